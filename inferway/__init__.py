@@ -1,0 +1,1 @@
+"""What gateway, router and worker share: the generated API, errors, configuration, logs and metrics."""

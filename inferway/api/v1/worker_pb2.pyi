@@ -1,0 +1,192 @@
+from inferway.api.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("worker_id", "instance_id", "engine", "models", "max_running", "max_waiting", "kv_total_tokens", "prefill_tokens_per_s", "publishes_kv_events")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
+    KV_TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHES_KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    instance_id: str
+    engine: str
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    max_running: int
+    max_waiting: int
+    kv_total_tokens: int
+    prefill_tokens_per_s: float
+    publishes_kv_events: bool
+    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., engine: _Optional[str] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., publishes_kv_events: _Optional[bool] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "aliases", "context_length", "tokenizer_digest", "chat_template", "bos_token", "eos_token", "block_size", "vocab_size", "created", "tool_parser", "reasoning_parser", "structural_marks", "capabilities")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    BOS_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    TOOL_PARSER_FIELD_NUMBER: _ClassVar[int]
+    REASONING_PARSER_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURAL_MARKS_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    aliases: _containers.RepeatedScalarFieldContainer[str]
+    context_length: int
+    tokenizer_digest: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    block_size: int
+    vocab_size: int
+    created: int
+    tool_parser: str
+    reasoning_parser: str
+    structural_marks: _containers.RepeatedScalarFieldContainer[str]
+    capabilities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., context_length: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., chat_template: _Optional[str] = ..., bos_token: _Optional[str] = ..., eos_token: _Optional[str] = ..., block_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., created: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., structural_marks: _Optional[_Iterable[str]] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetTokenizerRequest(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class GetTokenizerResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class SessionRequest(_message.Message):
+    __slots__ = ("gateway_id", "generates", "aborts")
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATES_FIELD_NUMBER: _ClassVar[int]
+    ABORTS_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: str
+    generates: _containers.RepeatedCompositeFieldContainer[Generate]
+    aborts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Generate(_message.Message):
+    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    key: int
+    request_id: str
+    model: str
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: _types_pb2.Sampling
+    priority: int
+    cache_salt: bytes
+    choice_index: int
+    lease_id: int
+    traceparent: str
+    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class StepBatch(_message.Message):
+    __slots__ = ("deltas",)
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
+    deltas: _containers.RepeatedCompositeFieldContainer[Delta]
+    def __init__(self, deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
+
+class Delta(_message.Message):
+    __slots__ = ("key", "text", "completion_tokens", "finish_reason", "usage", "error")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    key: int
+    text: str
+    completion_tokens: int
+    finish_reason: _types_pb2.FinishReason
+    usage: _types_pb2.Usage
+    error: _types_pb2.Error
+    def __init__(self, key: _Optional[int] = ..., text: _Optional[str] = ..., completion_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_types_pb2.Usage, _Mapping]] = ..., error: _Optional[_Union[_types_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("router_id",)
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    def __init__(self, router_id: _Optional[str] = ...) -> None: ...
+
+class WorkerReport(_message.Message):
+    __slots__ = ("worker_id", "instance_id", "step", "num_requests_running", "num_requests_waiting", "uncached_tokens_in_flight", "kv_used_tokens", "kv_total_tokens", "prefill_tokens_per_s", "draining", "lease_ids", "kv_events", "kv_event_seq")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    UNCACHED_TOKENS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    KV_USED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    KV_EVENT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    instance_id: str
+    step: int
+    num_requests_running: int
+    num_requests_waiting: int
+    uncached_tokens_in_flight: int
+    kv_used_tokens: int
+    kv_total_tokens: int
+    prefill_tokens_per_s: float
+    draining: bool
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    kv_events: _containers.RepeatedCompositeFieldContainer[KvEvent]
+    kv_event_seq: int
+    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., step: _Optional[int] = ..., num_requests_running: _Optional[int] = ..., num_requests_waiting: _Optional[int] = ..., uncached_tokens_in_flight: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., draining: _Optional[bool] = ..., lease_ids: _Optional[_Iterable[int]] = ..., kv_events: _Optional[_Iterable[_Union[KvEvent, _Mapping]]] = ..., kv_event_seq: _Optional[int] = ...) -> None: ...
+
+class KvEvent(_message.Message):
+    __slots__ = ("model", "stored", "removed", "cleared")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    stored: KvBlocks
+    removed: KvBlocks
+    cleared: KvCleared
+    def __init__(self, model: _Optional[str] = ..., stored: _Optional[_Union[KvBlocks, _Mapping]] = ..., removed: _Optional[_Union[KvBlocks, _Mapping]] = ..., cleared: _Optional[_Union[KvCleared, _Mapping]] = ...) -> None: ...
+
+class KvBlocks(_message.Message):
+    __slots__ = ("block_hashes",)
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    block_hashes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, block_hashes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class KvCleared(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

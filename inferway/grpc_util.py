@@ -1,0 +1,187 @@
+"""gRPC as every service uses it: limits, keepalive, the internal token, health and reflection."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from inferway.api.v1 import types_pb2
+from inferway.errors import ApiError, reason_from_label
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 64 << 20
+# A dead peer is noticed within keepalive time + timeout: 10 s.
+_KEEPALIVE_TIME_MS = 6_000
+_KEEPALIVE_TIMEOUT_MS = 4_000
+
+_COMMON_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+CLIENT_OPTIONS = [
+    *_COMMON_OPTIONS,
+    # A peer that comes back is met within a second, not after the default two minutes of backoff.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Channels to one address are separate connections: one reader cannot hold up another's stream.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+SERVER_OPTIONS = [
+    *_COMMON_OPTIONS,
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.so_reuseport", 0),
+]
+
+_TOKEN_HEADER = "authorization"
+
+
+class InternalToken:
+    """The shared secret of the mesh, given directly or in a file that is read again when it changes.
+
+    A file may hold several tokens, a line each: the first is sent, all are accepted, so that a rotation never
+    refuses a peer. No token at all: nothing is sent and everyone is let in (loopback only, see `check_exposure`).
+    """
+
+    def __init__(self, token: str = "", path: str = "") -> None:
+        self._path = Path(path) if path else None
+        self._stamp: tuple[int, int] | None = None
+        self._tokens: list[str] = [token] if token else []
+
+    def __bool__(self) -> bool:
+        return bool(self._current())
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a client sends with a call."""
+        tokens = self._current()
+        return ((_TOKEN_HEADER, f"Bearer {tokens[0]}"),) if tokens else ()
+
+    def accepts(self, metadata: Sequence[tuple[str, str | bytes]]) -> bool:
+        """Whether a call may pass; compares in constant time."""
+        tokens = self._current()
+        if not tokens:
+            return True
+        sent = next((value for key, value in metadata if key == _TOKEN_HEADER), "")
+        sent_bytes = sent if isinstance(sent, bytes) else sent.encode()
+        matches = [hmac.compare_digest(sent_bytes, f"Bearer {token}".encode()) for token in tokens]
+        return any(matches)
+
+    def _current(self) -> list[str]:
+        if self._path is not None:
+            try:
+                stat = self._path.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
+                if stamp != self._stamp:
+                    self._tokens = self._path.read_text().split()
+                    self._stamp = stamp
+            except OSError as error:
+                log.warning("internal token file cannot be read: %s", error.strerror)
+        return self._tokens
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls without the internal token, health checks excepted (probes carry none)."""
+
+    def __init__(self, token: InternalToken) -> None:
+        self._token = token
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith("/grpc.health.v1.Health/"):
+            return handler
+        if self._token.accepts(handler_call_details.invocation_metadata or ()):
+            return handler
+        return _refusal(handler)
+
+
+def _refusal(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler of the same shape as `handler` that ends the call with UNAUTHENTICATED."""
+
+    async def refuse(_request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the internal token is missing or wrong")
+
+    async def refuse_stream(_request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the internal token is missing or wrong")
+        yield  # an async generator, as streaming handlers are
+
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler(refuse_stream)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(refuse_stream)
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def server(token: InternalToken) -> grpc.aio.Server:
+    return grpc.aio.server(options=SERVER_OPTIONS, interceptors=[TokenInterceptor(token)])
+
+
+def channel(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+
+
+def add_health_and_reflection(target: grpc.aio.Server, service: str) -> health.aio.HealthServicer:
+    """Serve grpc.health.v1 and reflection; the health of `service` and of "" starts as NOT_SERVING."""
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, target)
+    reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), target)
+    return servicer
+
+
+async def set_serving(servicer: health.aio.HealthServicer, service: str, serving: bool) -> None:
+    status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    await servicer.set(service, status)
+    await servicer.set("", status)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether host:port stays on this machine."""
+    host = address.rsplit(":", 1)[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def check_exposure(address: str, *, authenticated: bool, insecure: bool) -> str | None:
+    """The sentence with which a process refuses to start, or None: closed by default off loopback."""
+    if is_loopback(address) or authenticated or insecure:
+        return None
+    return (
+        f"refusing to listen on {address} without authentication: "
+        "configure it, bind to 127.0.0.1, or pass --insecure to accept anyone who can connect"
+    )
+
+
+def error_to_proto(error: ApiError) -> types_pb2.Error:
+    return types_pb2.Error(
+        reason=error.reason.label,
+        message=error.message,
+        param=error.param or "",
+        retry_after_ms=round((error.retry_after_s or 0) * 1000),
+    )
+
+
+def error_from_proto(error: types_pb2.Error) -> ApiError:
+    """By the reason in the message, never by a gRPC status code."""
+    return ApiError(
+        reason_from_label(error.reason),
+        error.message,
+        error.param or None,
+        error.retry_after_ms / 1000 if error.retry_after_ms else None,
+    )

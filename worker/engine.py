@@ -1,0 +1,193 @@
+"""The seam between a worker and an engine: token ids in, token ids out, one batch of outputs a step.
+
+Text is not an engine's business: worker/core turns ids into text, matches stop strings and aborts at the match.
+The service calls every method on its event loop and expects none of them to block it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from inferway.errors import ApiError
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen; None is the engine's own default. Ranges are those of types.proto.
+
+    Stop strings are absent on purpose: the worker matches them. An engine ends a choice by end-of-turn tokens
+    (unless `ignore_eos`), by `max_tokens` and by the context length.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool = False
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One choice. `key` is unique in the worker process and never reused in it."""
+
+    key: int
+    request_id: str
+    model: str
+    prompt_token_ids: Sequence[int]
+    sampling: Sampling
+    priority: int = 0
+    cache_salt: bytes = b""
+    choice_index: int = 0
+    # W3C trace context and the router's lease, for an engine that records or forwards them; "" and 0: none.
+    traceparent: str = ""
+    lease_id: int = 0
+
+
+@dataclass(slots=True)
+class Output:
+    """What one choice gained in one step.
+
+    Exactly one of the outputs of a key has `finish_reason` or `error`, and it is the last of that key; also an
+    abort is answered by one (ABORTED), unless the choice had ended by itself.
+    """
+
+    key: int
+    # New completion tokens, in order; may be empty. An end-of-turn token that ended the choice is among them.
+    token_ids: Sequence[int] = ()
+    finish_reason: FinishReason | None = None
+    error: ApiError | None = None
+    # Prompt tokens found in the cache; set on the first output of a key.
+    cached_tokens: int | None = None
+    # The last of token_ids is an end-of-turn or stop token: counted, never shown.
+    ends_with_stop_token: bool = False
+    # Counts that the engine reports instead of those that the worker counts; only the scripted engine does.
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """Blocks that entered the cache, by chained hash (inferway/blocks.py), parents before children."""
+
+    model: str
+    block_hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    model: str
+    block_hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    model: str
+
+
+KvEvent = BlocksStored | BlocksRemoved | CacheCleared
+
+
+@dataclass(slots=True)
+class Step:
+    """One engine step: the outputs of all choices that moved in it, and what happened to the cache."""
+
+    outputs: list[Output]
+    kv_events: list[KvEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A reading of the engine, taken between two steps. Units and ranges are those of WorkerReport."""
+
+    num_requests_running: int
+    num_requests_waiting: int
+    uncached_tokens_in_flight: int = 0
+    kv_used_tokens: int = 0
+    kv_total_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One model, as DescribeResponse.Model has it. `tokenizer_json` is the whole file."""
+
+    name: str
+    context_length: int
+    tokenizer_json: bytes
+    vocab_size: int
+    chat_template: str = ""
+    bos_token: str = ""
+    eos_token: str = ""
+    block_size: int = 64
+    created: int = 0
+    aliases: Sequence[str] = ()
+    tool_parser: str = ""
+    reasoning_parser: str = ""
+    structural_marks: Sequence[str] = ()
+    capabilities: Sequence[str] = ()
+    # Text of each token id as bytes, for ids that tokenizer_json does not know (the scripted engine invents
+    # tokens); None: the table is made from tokenizer_json.
+    token_bytes: Callable[[int], bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a started engine serves and how much of it."""
+
+    name: str
+    models: Sequence[ModelInfo]
+    max_running: int
+    max_waiting: int
+    kv_total_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0
+    publishes_kv_events: bool = False
+
+
+class Engine(ABC):
+    """Five calls. An engine never raises for what one request did: that is an Output with an error."""
+
+    @abstractmethod
+    async def start(self, on_step: Callable[[Step], None]) -> EngineInfo:
+        """Load the model and return when requests can be taken; may take minutes.
+
+        `on_step` is called on the loop that runs `start`, after each engine step that moved a choice or the cache,
+        with outputs of a key in order. It does not block and does not raise. Raises ApiError or OSError when the
+        engine cannot be started.
+        """
+
+    @abstractmethod
+    def generate(self, request: GenerateRequest) -> None:
+        """Admit one choice; its outputs come by `on_step`, never before this returns.
+
+        The worker has checked model, vocabulary, context length and its own bounds. Raises ApiError
+        (OVERLOADED, UNSUPPORTED_VALUE, ...) when the engine does not take it; then no output follows.
+        """
+
+    @abstractmethod
+    def abort(self, key: int) -> None:
+        """Stop a choice; its slot and KV blocks are free at the engine's next step. Unknown keys are ignored."""
+
+    @abstractmethod
+    def load(self) -> Load:
+        """The present load; cheap enough to be read after every step."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop everything and release threads, processes and memory; idempotent."""
