@@ -1,0 +1,1 @@
+"""The gateway: the OpenAI contract over HTTP and SSE."""

@@ -1,0 +1,179 @@
+"""Sinks: where the text of a request goes, streamed or gathered.
+
+Both run on the path of a token and neither waits. Reasoning is split off here when the model has a splitter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from inferway.errors import ApiError, Reason
+
+from .core.reasoning import Reasoning, ThinkSplitter
+from .core.sse import DONE, HEARTBEAT, ChoiceText, ChunkEncoder, FinishReason, Usage, error_event
+from .sse_stream import SseStream
+
+
+class StreamedAnswer:
+    """Turns text into chunks on an SseStream.
+
+    While the stream is not open yet, or its client does not keep up, text is held and later merged into one chunk
+    a choice. Held and unread bytes together are bounded: beyond `limit_bytes`, `on_too_slow` is called once.
+    """
+
+    def __init__(
+        self,
+        stream: SseStream,
+        encoder: ChunkEncoder,
+        splitters: Sequence[ThinkSplitter | None],
+        *,
+        limit_bytes: int,
+        on_too_slow: Callable[[], None],
+        continuous_usage: Callable[[], Usage] | None = None,
+    ) -> None:
+        self._stream = stream
+        self._encoder = encoder
+        self._splitters = splitters
+        self._limit_bytes = limit_bytes
+        self._on_too_slow = on_too_slow
+        self._continuous_usage = continuous_usage
+        # The common case, in which a delta is one frame and nothing else.
+        self._plain = continuous_usage is None and not any(splitters)
+        self._held_texts: dict[int, list[str]] = {}
+        self._held_finishes: dict[int, FinishReason] = {}
+        self._held_size = 0
+
+    def on_text(self, index: int, text: str, completion_tokens: int) -> None:
+        stream = self._stream
+        if not stream.ready:
+            self._hold(index, text)
+            return
+        if self._held_size:
+            self._release()
+        if self._plain:
+            stream.write(self._encoder.content(index, text))
+        else:
+            self._emit(index, text)
+
+    def on_finish(self, index: int, text: str, reason: FinishReason) -> None:
+        if self._stream.ready:
+            self._release()
+            self._emit(index, text)
+            self._emit_finish(index, reason)
+        else:
+            self._hold(index, text)
+            self._held_finishes[index] = reason
+
+    def on_silence(self) -> None:
+        if self._stream.ready:
+            self._stream.write(HEARTBEAT)
+
+    def opened(self) -> None:
+        """The stream is open: say the roles and what was held."""
+        for index in range(len(self._splitters)):
+            self._stream.write(self._encoder.role(index))
+        self._release()
+
+    async def complete(self, usage: Usage | None, *, timeout_s: float) -> None:
+        """Wait for the client to read, then write what is held, the usage chunk if asked for, and DONE.
+
+        Raises ApiError (CLIENT_TOO_SLOW) when the client does not read within the time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._stream.drained()
+                self._release()
+                if usage is not None:
+                    self._stream.write(self._encoder.usage(usage))
+                self._stream.write(DONE)
+                await self._stream.drained()
+        except TimeoutError:
+            self._stream.cut()
+            raise _too_slow() from None
+
+    def fail(self, error: ApiError) -> None:
+        """The status is spent: say the error in-band and close the stream in order."""
+        self._release(finishes=False)
+        self._stream.write(error_event(error.body()))
+        self._stream.write(DONE)
+
+    def _hold(self, index: int, text: str) -> None:
+        self._held_texts.setdefault(index, []).append(text)
+        self._held_size += len(text)
+        if self._held_size + self._stream.backlog_bytes > self._limit_bytes:
+            self._held_texts.clear()
+            self._held_size = 0
+            self._on_too_slow()
+
+    def _release(self, *, finishes: bool = True) -> None:
+        texts, self._held_texts, self._held_size = self._held_texts, {}, 0
+        for index, parts in texts.items():
+            self._emit(index, "".join(parts))
+        if finishes:
+            for index, reason in self._held_finishes.items():
+                self._emit_finish(index, reason)
+        self._held_finishes.clear()
+
+    def _emit(self, index: int, text: str) -> None:
+        splitter = self._splitters[index]
+        if splitter is None:
+            if text:
+                self._write_content(index, text)
+            return
+        for event in splitter.feed(text):
+            if isinstance(event, Reasoning):
+                self._stream.write(self._encoder.reasoning(index, event.text))
+            else:
+                self._write_content(index, event.text)
+
+    def _emit_finish(self, index: int, reason: FinishReason) -> None:
+        splitter = self._splitters[index]
+        for event in splitter.finish() if splitter is not None else ():
+            if isinstance(event, Reasoning):
+                self._stream.write(self._encoder.reasoning(index, event.text))
+            else:
+                self._write_content(index, event.text)
+        self._stream.write(self._encoder.finish(index, reason))
+
+    def _write_content(self, index: int, text: str) -> None:
+        if self._continuous_usage is None:
+            self._stream.write(self._encoder.content(index, text))
+        else:
+            self._stream.write(self._encoder.content_with_usage(index, text, self._continuous_usage()))
+
+
+class GatheredAnswer:
+    """Keeps the text of each choice for an answer in one piece."""
+
+    def __init__(self, splitters: Sequence[ThinkSplitter | None]) -> None:
+        self._splitters = splitters
+        self._texts: list[list[str]] = [[] for _ in splitters]
+        self._reasons: dict[int, FinishReason] = {}
+
+    def on_text(self, index: int, text: str, completion_tokens: int) -> None:
+        self._texts[index].append(text)
+
+    def on_finish(self, index: int, text: str, reason: FinishReason) -> None:
+        self._texts[index].append(text)
+        self._reasons[index] = reason
+
+    def on_silence(self) -> None:
+        """A client that waits for one piece gets none early."""
+
+    def choices(self) -> list[ChoiceText]:
+        return [self._choice(index) for index in range(len(self._splitters))]
+
+    def _choice(self, index: int) -> ChoiceText:
+        text = "".join(self._texts[index])
+        splitter = self._splitters[index]
+        if splitter is None:
+            return ChoiceText(text, self._reasons[index])
+        events = [*splitter.feed(text), *splitter.finish()]
+        reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
+        content = "".join(event.text for event in events if not isinstance(event, Reasoning))
+        return ChoiceText(content, self._reasons[index], reasoning or None)
+
+
+def _too_slow() -> ApiError:
+    return ApiError(Reason.CLIENT_TOO_SLOW, "The client did not read its answer in time.")

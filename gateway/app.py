@@ -1,0 +1,172 @@
+"""The composition root of one gateway process: builds every part, runs them, and takes them down in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp import web
+
+from inferway import grpc_util, logs
+from inferway.errors import ApiError, Reason
+
+from .catalog import Catalog
+from .config import Config
+from .generation import Generation, Plan, Sink
+from .http_server import HttpServer
+from .metrics import Metrics
+from .middleware import Front, Routes
+from .routes.chat import ChatRoute
+from .routes.health import Readiness, expose_metrics, live, make_ready
+from .routes.models import make_list_models
+from .routing import Routing
+from .worker_sessions import WorkerSessions
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_TICKS_A_FLUSH = 4
+_LISTEN_BACKLOG = 4096
+# Time for the last in-band errors to leave after the drain limit.
+_LAST_WORDS_S = 1.0
+
+
+class Gateway:
+    """One process of the gateway, on a listening socket that is its own or inherited."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        token = grpc_util.InternalToken(config.internal_token, config.internal_token_file)
+        gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
+        self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
+        self._catalog = Catalog(self._executor, self._sessions.connected)
+        self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
+        self._generations: set[Generation] = set()
+        self._draining = False
+        chat = ChatRoute(
+            config=config,
+            catalog=self._catalog,
+            new_generation=self._new_generation,
+            discard=self._discard,
+            executor=self._executor,
+            cache_secret=_cache_secret(config),
+        )
+        routes: Routes = {
+            "/v1/chat/completions": {"POST": chat.handler()},
+            "/v1/models": {"GET": make_list_models(self._catalog)},
+            "/health": {"GET": live},
+            "/health/ready": {"GET": make_ready(self._readiness)},
+            "/metrics": {"GET": expose_metrics},
+        }
+        self._front = Front(routes, self._metrics, tenant_of, self._catalog.knows)
+
+    async def run(self, listener: socket.socket, stop: asyncio.Event, stop_now: asyncio.Event) -> None:
+        """Serve until `stop`, drain, and return; `stop_now` cuts the draining short."""
+        server = HttpServer(
+            self._front, max_header_bytes=self._config.max_header_bytes, keepalive_s=self._config.keepalive_s
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
+        await runner.setup()
+        async with asyncio.TaskGroup() as group:
+            parts = [
+                group.create_task(self._sessions.run()),
+                group.create_task(self._catalog.run()),
+                group.create_task(self._routing.run()),
+                group.create_task(self._tick()),
+            ]
+            await web.SockSite(runner, listener, backlog=_LISTEN_BACKLOG).start()
+            await stop.wait()
+            await self._drain(stop_now)
+            await runner.cleanup()
+            for part in reversed(parts):
+                part.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        logs.event(log, "stopped")
+
+    async def _drain(self, stop_now: asyncio.Event) -> None:
+        """Readiness goes at once; new requests are served through the delay, running ones up to the limit."""
+        self._draining = True
+        logs.event(log, "draining", in_flight=self._front.in_flight)
+        await _wait(stop_now, self._config.drain_delay_s)
+        self._front.shutting_down = True
+        deadline = asyncio.get_running_loop().time() + self._config.drain_limit_s
+        while self._front.in_flight and not stop_now.is_set() and asyncio.get_running_loop().time() < deadline:
+            await _wait(stop_now, _TICK_S)
+        if self._generations:
+            logs.event(log, "drain cut short", in_flight=len(self._generations), level=logging.WARNING)
+            for generation in list(self._generations):
+                generation.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))
+            await asyncio.sleep(_LAST_WORDS_S)
+
+    async def _tick(self) -> None:
+        """The only clock: deadlines, stalls and heartbeats of all requests, and the metrics' bulk parts."""
+        loop = asyncio.get_running_loop()
+        tick = 0
+        while True:
+            before = loop.time()
+            await asyncio.sleep(_TICK_S)
+            now = loop.time()
+            self._metrics.loop_lag.observe(max(0.0, now - before - _TICK_S))
+            for generation in list(self._generations):
+                generation.tick(now)
+            self._routing.tick(now)
+            tick += 1
+            if tick % _TICKS_A_FLUSH == 0:
+                self._metrics.flush()
+
+    def _new_generation(self, plan: Plan, sink: Sink) -> Generation:
+        generation = Generation(plan, sink, self._routing, self._sessions, self._metrics)
+        self._generations.add(generation)
+        return generation
+
+    def _discard(self, generation: Generation) -> None:
+        generation.close()
+        self._generations.discard(generation)
+
+    def _sessions_changed(self) -> None:
+        self._metrics.sessions.set(len(self._sessions.connected()))
+        self._catalog.refresh()
+
+    def _readiness(self) -> Readiness:
+        models = [model.name for model in self._catalog.all() if self._sessions.serving(model.name)]
+        if self._draining:
+            status = "shutting_down"
+        elif models:
+            status = "ready"
+        else:
+            status = "starting: no worker with a loaded model and tokenizer is connected"
+        body = {
+            "status": status,
+            "models": models,
+            "workers": len(self._sessions.connected()),
+            "routers": self._routing.connected_routers,
+            "fallback": self._routing.falls_back,
+        }
+        return Readiness(status == "ready", body)
+
+
+def tenant_of(request: web.BaseRequest) -> str:
+    """Each key is a tenant of its own, by digest; callers without one share a tenant."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        return "anonymous"
+    return "key-" + hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _cache_secret(config: Config) -> bytes:
+    return (config.cache_secret or config.internal_token or "inferway").encode()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass

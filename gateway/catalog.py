@@ -1,0 +1,132 @@
+"""The models that this gateway can serve: description, prompt builder, and what a request may ask of them.
+
+A model becomes ready when its tokenizer has been fetched from a worker and built. It stays known when its
+workers leave, so that a request meets 503 and not 404 while they are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import grpc
+import minijinja
+
+from inferway import logs
+from inferway.errors import ApiError, Reason
+
+from .core.prompt import ChatTemplate, PromptBuilder, Tokenizer
+from .core.reasoning import SPLITTERS
+from .worker_sessions import ModelDescription, WorkerSession
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that is ready. `prompts` is None where it takes no chat requests (it has no template)."""
+
+    description: ModelDescription
+    prompts: PromptBuilder | None
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+
+class Catalog:
+    """Owned by one task, `run`; read by every request."""
+
+    def __init__(self, executor: Executor, connected: Callable[[], Iterable[WorkerSession]]) -> None:
+        self._executor = executor
+        self._connected = connected
+        self._models: dict[str, ServedModel] = {}
+        self._names: dict[str, str] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+        self._changed = asyncio.Event()
+
+    def refresh(self) -> None:
+        """Look at the sessions again: one of them has connected or broken."""
+        self._changed.set()
+
+    def find(self, name: str) -> ServedModel:
+        """The model of a public name or alias. Raises ApiError (MODEL_NOT_FOUND, MODEL_NOT_READY)."""
+        model = self._models.get(self._names.get(name, ""))
+        if model is not None:
+            return model
+        if name in self._names or not self._models:
+            raise ApiError(
+                Reason.MODEL_NOT_READY, f"The model '{name[:200]}' is not ready yet.", "model", retry_after_s=1.0
+            )
+        raise ApiError(Reason.MODEL_NOT_FOUND, f"The model '{name[:200]}' does not exist.", "model")
+
+    def knows(self, name: str) -> bool:
+        """Whether this is the name of a model that has been ready: what may become a metric label."""
+        return name in self._models
+
+    def all(self) -> list[ServedModel]:
+        return sorted(self._models.values(), key=lambda model: model.name)
+
+    async def run(self) -> None:
+        """Build what the connected workers describe, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            failed = False
+            for session in list(self._connected()):
+                for description in session.models.values():
+                    failed |= not await self._learn(session, description)
+            if failed:
+                await asyncio.sleep(_RETRY_S)
+                self._changed.set()
+
+    async def _learn(self, session: WorkerSession, description: ModelDescription) -> bool:
+        """Make the model ready; False when the worker could not be asked and it should be tried again."""
+        for name in (description.name, *description.aliases):
+            self._names.setdefault(name, description.name)
+        known = self._models.get(description.name)
+        if known is not None and known.description == description:
+            return True
+        try:
+            tokenizer = await self._tokenizer(session, description.tokenizer_digest)
+            prompts = self._prompt_builder(description, tokenizer)
+        except (grpc.RpcError, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            logs.event(log, "tokenizer not fetched", model=description.name, level=logging.WARNING)
+            return False
+        except (minijinja.TemplateError, ValueError) as error:
+            logs.event(log, "model refused", model=description.name, error=str(error)[:500], level=logging.ERROR)
+            return True
+        if description.reasoning_parser and description.reasoning_parser not in SPLITTERS:
+            logs.event(
+                log,
+                "reasoning format unknown, shown as content",
+                model=description.name,
+                reasoning_parser=description.reasoning_parser,
+                level=logging.WARNING,
+            )
+        self._models[description.name] = ServedModel(description, prompts)
+        logs.event(log, "model ready", model=description.name, fast_tokenizer=tokenizer.is_fast)
+        return True
+
+    async def _tokenizer(self, session: WorkerSession, digest: str) -> Tokenizer:
+        if digest not in self._tokenizers:
+            data = await session.get_tokenizer(digest)
+            loop = asyncio.get_running_loop()
+            self._tokenizers[digest] = await loop.run_in_executor(self._executor, Tokenizer, data)
+        return self._tokenizers[digest]
+
+    @staticmethod
+    def _prompt_builder(description: ModelDescription, tokenizer: Tokenizer) -> PromptBuilder | None:
+        if not description.chat_template:
+            return None
+        template = ChatTemplate(
+            description.chat_template, bos_token=description.bos_token, eos_token=description.eos_token
+        )
+        return PromptBuilder(template, tokenizer, description.structural_marks)

@@ -1,0 +1,53 @@
+"""Options of the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferway.config import Secret, option
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The OpenAI-compatible front of the mesh."""
+
+    listen: str = option("127.0.0.1:8000", "address for clients, host:port; port 0 picks a free one")
+    listen_fd: int | None = option(None, "inherited listening socket instead of --listen; set by the parent process")
+    processes: int = option(1, "processes that share the listening socket", minimum=1, maximum=64)
+    routers: tuple[str, ...] = option((), "gRPC addresses of the routers, host:port, comma-separated")
+    workers: tuple[str, ...] = option((), "gRPC addresses of workers known before any router has named them")
+    insecure: bool = option(False, "accept anyone who can connect, also off loopback")
+
+    max_body_bytes: int = option(16 << 20, "largest request body", unit="bytes", minimum=1)
+    body_timeout_s: float = option(30.0, "a body must arrive within this time", unit="s", minimum=0.1)
+    max_header_bytes: int = option(16 << 10, "largest header line", unit="bytes", minimum=1024)
+    max_messages: int = option(4096, "messages in one conversation", minimum=1)
+    max_choices: int = option(16, "largest n", minimum=1, maximum=128)
+
+    queue_timeout_s: float = option(10.0, "a request waits this long for a worker", unit="s", minimum=0.001)
+    request_deadline_s: float = option(600.0, "a request ends after this time", unit="s", minimum=0.1)
+    heartbeat_s: float = option(15.0, "silence after which a stream gets a comment", unit="s", minimum=0.1)
+    stall_s: float = option(
+        30.0, "a worker silent for this long, beyond its expected prefill, is lost", unit="s", minimum=0.1
+    )
+    coalesce_bytes: int = option(256 << 10, "unread bytes above which a client's deltas merge", unit="bytes", minimum=1)
+    client_buffer_bytes: int = option(4 << 20, "unread bytes above which a client is cut", unit="bytes", minimum=1)
+    client_write_timeout_s: float = option(
+        60.0, "a finished answer must be read within this time", unit="s", minimum=0.1
+    )
+    keepalive_s: float = option(75.0, "idle connections are closed after this time", unit="s", minimum=1)
+    drain_delay_s: float = option(
+        5.0, "after SIGTERM, new requests are still served for this time", unit="s", minimum=0
+    )
+    drain_limit_s: float = option(120.0, "after SIGTERM, running requests may take this long", unit="s", minimum=0)
+
+    internal_token: Secret = option(
+        Secret(""), "shared secret of the mesh's gRPC streams", env="INFERWAY_INTERNAL_TOKEN"
+    )
+    internal_token_file: str = option(
+        "", "file with that secret, a token a line, re-read on change", env="INFERWAY_INTERNAL_TOKEN_FILE"
+    )
+    cache_secret: Secret = option(
+        Secret(""), "secret from which cache domains are derived; default: the internal token's first value"
+    )
+    log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))

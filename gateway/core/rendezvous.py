@@ -1,0 +1,20 @@
+"""Rendezvous (highest random weight) hashing: every gateway ranks the same nodes for a key alike, without talking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+
+def ranked(key: bytes, nodes: Iterable[str]) -> list[str]:
+    """`nodes`, the first choice for `key` first; a node that leaves moves only the keys that it had."""
+    return sorted(nodes, key=lambda node: blake2b(node.encode(), key=key[:64], digest_size=8).digest(), reverse=True)
+
+
+def within_bounded_load(candidates: Iterable[str], load: dict[str, int], *, factor: float = 1.25) -> str | None:
+    """The first candidate whose load stays below `factor` times the mean plus one; None without candidates."""
+    ordered = list(candidates)
+    if not ordered:
+        return None
+    bound = factor * sum(load[node] for node in ordered) / len(ordered) + 1
+    return next((node for node in ordered if load[node] < bound), ordered[0])

@@ -1,0 +1,119 @@
+"""Chat chunks as server-sent events: one `data:` line of JSON and a blank line each.
+
+The constant parts of a chunk are encoded once a stream; a token costs the escaping of its text and one join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+HEARTBEAT = b": heartbeat\n\n"
+DONE = b"data: [DONE]\n\n"
+
+FinishReason = Literal["stop", "length"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a whole answer: the prompt once, completions summed over the choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What every chunk, and the whole answer, of one request say alike."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+    def head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        }
+
+
+class ChunkEncoder:
+    """Encodes the chunks of one streamed answer with `n` choices.
+
+    With `include_usage` every chunk but the usage chunk carries `"usage": null`.
+    """
+
+    def __init__(self, answer: Answer, *, n: int = 1, include_usage: bool = False) -> None:
+        # The object is left open: what follows is `,"choices":...}`.
+        self._head = b"data: " + _encode(answer.head("chat.completion.chunk"))[:-1]
+        self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._opened = [self._open_choice(index) for index in range(n)]
+        self._content = [opened + b'{"content":' for opened in self._opened]
+        self._content_tail = b'},"logprobs":null,"finish_reason":null}]' + self._tail
+
+    def _open_choice(self, index: int) -> bytes:
+        return b'%b,"choices":[{"index":%d,"delta":' % (self._head, index)
+
+    def role(self, index: int) -> bytes:
+        return self._opened[index] + b'{"role":"assistant","content":""' + self._content_tail
+
+    def content(self, index: int, text: str) -> bytes:
+        return b"".join((self._content[index], _encode(text), self._content_tail))
+
+    def content_with_usage(self, index: int, text: str, usage: Usage) -> bytes:
+        tail = b'},"logprobs":null,"finish_reason":null}],"usage":%b}\n\n' % _encode(usage.as_json())
+        return b"".join((self._content[index], _encode(text), tail))
+
+    def reasoning(self, index: int, text: str) -> bytes:
+        return b"".join((self._opened[index], b'{"reasoning_content":', _encode(text), self._content_tail))
+
+    def finish(self, index: int, reason: FinishReason) -> bytes:
+        return b'%b{},"logprobs":null,"finish_reason":"%b"}]%b' % (self._opened[index], reason.encode(), self._tail)
+
+    def usage(self, usage: Usage) -> bytes:
+        return b'%b,"choices":[],"usage":%b}\n\n' % (self._head, _encode(usage.as_json()))
+
+
+def error_event(body: Mapping[str, Any]) -> bytes:
+    """A failure after the first byte: the error object as one event; DONE follows it."""
+    return b"data: %b\n\n" % _encode(body)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceText:
+    """One choice of an answer that is not streamed."""
+
+    content: str
+    finish_reason: FinishReason
+    reasoning: str | None = None
+
+
+def whole_answer(answer: Answer, choices: Sequence[ChoiceText], usage: Usage) -> bytes:
+    """The body of an answer that is not streamed, choices in the order given."""
+    rendered = []
+    for index, choice in enumerate(choices):
+        message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+        if choice.reasoning is not None:
+            message["reasoning_content"] = choice.reasoning
+        rendered.append({"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason})
+    return _encode({**answer.head("chat.completion"), "choices": rendered, "usage": usage.as_json()})

@@ -1,0 +1,331 @@
+"""One request on its way through the mesh: asked for, granted, generated, given back.
+
+States: WAITING (a ticket is out), RUNNING (its choices run on one worker), ENDED. A Generation is moved by calls
+from the router stream, the worker session and the clock; it starts no task. Whatever it holds (queue place, keys on
+a worker, lease) is given back exactly once, in `_let_go`, however it ends.
+
+Until its first output a request may move to another worker: any number of times when workers refuse it honestly,
+once when a worker is lost. After that a failure is the caller's to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
+
+from inferway.errors import ApiError, Reason
+
+from .core.openai import Sampling
+from .core.sse import FinishReason, Usage
+from .metrics import Metrics
+from .router_client import RELEASED_FAILED, RELEASED_OK, RELEASED_REFUSED, Ask, Grant, ReleaseOutcome, Ticket
+from .routing import Routing
+from .worker_sessions import ChoiceSpec, WorkerSession, WorkerSessions
+
+_MAX_WORKERS_LOST = 1
+_REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided about a request before a worker is asked. Times are monotonic seconds."""
+
+    ask: Ask
+    prompt_token_ids: Sequence[int]
+    sampling: Sampling
+    cache_salt: bytes
+    traceparent: str
+    deadline: float
+    stall_s: float
+    heartbeat_s: float
+
+
+@dataclass(slots=True)
+class Timing:
+    """Stage times of one request, monotonic seconds; 0 = not reached."""
+
+    queued: float = 0.0
+    dispatched: float = 0.0
+    first_token: float = 0.0
+
+
+class Sink(Protocol):
+    """Where the text of a request goes. Called on the path of a token: must not block or raise."""
+
+    def on_text(self, index: int, text: str, completion_tokens: int) -> None: ...
+    def on_finish(self, index: int, text: str, reason: FinishReason) -> None: ...
+    def on_silence(self) -> None:
+        """Nothing has come for a heartbeat's time."""
+
+
+class _State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+class _Choice:
+    """One choice on a worker: hands text to the sink, and counts."""
+
+    __slots__ = ("_gaps", "_generation", "_sink", "completion_tokens", "index", "key", "last_at", "usage")
+
+    def __init__(self, generation: Generation, index: int, sink: Sink, metrics: Metrics, now: float) -> None:
+        self._generation = generation
+        self._sink = sink
+        self._gaps = metrics.inter_token_latency
+        self.index = index
+        self.key = 0
+        self.last_at = now
+        self.completion_tokens = 0
+        self.usage: Usage | None = None
+
+    def on_first(self, usage: Usage) -> None:
+        self.usage = usage
+        self._generation.first_output(usage.cached_tokens)
+
+    def on_text(self, text: str, completion_tokens: int, now: float) -> None:
+        fresh = completion_tokens - self.completion_tokens
+        if fresh > 0:
+            if self.completion_tokens:
+                self._observe_gaps((now - self.last_at) / fresh, fresh)
+            self.completion_tokens = completion_tokens
+        self.last_at = now
+        if text:
+            self._sink.on_text(self.index, text, completion_tokens)
+
+    def _observe_gaps(self, gap: float, count: int) -> None:
+        for _ in range(count):
+            self._gaps.observe(gap)
+
+    def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None:
+        self.last_at = now
+        self.usage = usage
+        self.completion_tokens = usage.completion_tokens
+        self._generation.first_output(usage.cached_tokens)
+        self._sink.on_finish(self.index, text, reason)
+        self._generation.choice_finished(self)
+
+    def on_error(self, error: ApiError) -> None:
+        self._generation.choice_failed(self, error)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a request holds on one worker."""
+
+    grant: Grant
+    session: WorkerSession
+    choices: list[_Choice] = field(default_factory=list)
+    open_choices: int = 0
+
+
+class Generation:
+    """Start it, await `started` and `ended`, and always `close` it."""
+
+    def __init__(self, plan: Plan, sink: Sink, routing: Routing, sessions: WorkerSessions, metrics: Metrics) -> None:
+        loop = asyncio.get_running_loop()
+        self._clock: Callable[[], float] = loop.time
+        self._plan = plan
+        self._sink = sink
+        self._routing = routing
+        self._sessions = sessions
+        self._metrics = metrics
+        self._state = _State.WAITING
+        self._ticket: Ticket | None = None
+        self._run: _Run | None = None
+        self._excluded: list[str] = []
+        self._workers_lost = 0
+        self._has_output = False
+        self._silent_since = self._clock()
+        self.timing = Timing()
+        self.worker_id = ""
+        self.usage: Usage | None = None
+        # Resolves with True at the first output, with False when a heartbeat is due before it.
+        self.started: asyncio.Future[bool] = loop.create_future()
+        # Resolves when every choice has finished.
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    # Driven by the handler.
+
+    def start(self) -> None:
+        self.timing.queued = self._clock()
+        self._submit()
+
+    def close(self) -> None:
+        """Give everything back: what runs is aborted, what waits is cancelled. Idempotent."""
+        if self._state is not _State.ENDED:
+            self._state = _State.ENDED
+            self._let_go(RELEASED_OK)
+        for future in (self.started, self.ended):
+            if future.done() and not future.cancelled():
+                future.exception()  # seen, whether or not the handler was still waiting
+            else:
+                future.cancel()
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with an error, unless it has ended."""
+        if self._state is _State.ENDED:
+            return
+        self._state = _State.ENDED
+        self._let_go(RELEASED_FAILED if error.reason is Reason.UPSTREAM_TIMEOUT else RELEASED_OK)
+        for future in (self.started, self.ended):
+            if not future.done():
+                future.set_exception(error)
+
+    def tick(self, now: float) -> None:
+        """A few times a second: deadlines, stalls and heartbeats."""
+        if self._state is _State.ENDED:
+            return
+        if now >= self._plan.deadline:
+            self.fail(ApiError(Reason.UPSTREAM_TIMEOUT, "The request took longer than its deadline."))
+        elif self._ticket is not None:
+            self._routing.expire(self._ticket, now)
+        elif self._run is not None and now >= self._stalls_at(self._run):
+            self._worker_stalled(self._run)
+        if now >= max(self._silent_since, self._last_output()) + self._plan.heartbeat_s:
+            self._silent_since = now
+            if not self.started.done():
+                self.started.set_result(False)
+            self._sink.on_silence()
+
+    def usage_so_far(self) -> Usage:
+        """Of the present run; the final counts are in `usage`."""
+        return _sum_usage(self._run.choices if self._run else (), len(self._plan.prompt_token_ids))
+
+    # Driven by the choices.
+
+    def first_output(self, cached_tokens: int) -> None:
+        """Some choice has its first output; further calls do nothing."""
+        if self._has_output or self._run is None:
+            return
+        self._has_output = True
+        self.timing.first_token = self._clock()
+        grant = self._run.grant
+        if grant.router is not None:
+            grant.router.first_token(grant.lease_id, cached_tokens)
+        if not self.started.done():
+            self.started.set_result(True)
+
+    def choice_finished(self, choice: _Choice) -> None:
+        run = self._run
+        assert run is not None
+        choice.key = 0
+        run.open_choices -= 1
+        if not run.open_choices:
+            self._state = _State.ENDED
+            self._let_go(RELEASED_OK)
+            self.ended.set_result(None)
+
+    def choice_failed(self, choice: _Choice, error: ApiError) -> None:
+        run = self._run
+        if run is None or not choice.key:
+            return  # of a run that has been given back already
+        choice.key = 0
+        lost = error.reason is Reason.WORKER_FAILED
+        refused = error.reason in _REFUSALS
+        may_move = refused or (lost and self._workers_lost < _MAX_WORKERS_LOST)
+        if self._has_output or not may_move:
+            if lost and self._workers_lost:
+                error.extra_headers["x-should-retry"] = "false"
+            self.fail(error)
+            return
+        self._workers_lost += lost
+        self._metrics.retries.labels(error.reason.label).inc()
+        self._excluded.append(run.session.worker_id)
+        self._let_go(RELEASED_REFUSED if refused else RELEASED_FAILED)
+        self._submit()
+
+    # Waiting.
+
+    def _submit(self) -> None:
+        self._state = _State.WAITING
+        ticket = Ticket(self._plan.ask, tuple(self._excluded), self._granted, self._rejected)
+        self._ticket = ticket
+        self._routing.submit(ticket)
+
+    def _rejected(self, error: ApiError) -> None:
+        self._ticket = None
+        self.fail(error)
+
+    def _granted(self, grant: Grant) -> None:
+        self._ticket = None
+        session = self._sessions.by_address(grant.worker_address)
+        if session is None:
+            # The router knows a worker that this gateway has no session with (any more, or yet).
+            if grant.router is not None:
+                grant.router.release(grant.lease_id, RELEASED_REFUSED, 0)
+            self.fail(ApiError(Reason.MODEL_NOT_READY, "The worker for this model is not reachable.", retry_after_s=1))
+            return
+        now = self._clock()
+        self.timing.dispatched = now
+        self.worker_id = session.worker_id
+        self._state = _State.RUNNING
+        plan = self._plan
+        run = self._run = _Run(grant, session)
+        run.open_choices = plan.ask.num_choices
+        for index in range(plan.ask.num_choices):
+            choice = _Choice(self, index, self._sink, self._metrics, now)
+            run.choices.append(choice)
+            choice.key = session.generate(
+                ChoiceSpec(
+                    request_id=plan.ask.request_id,
+                    model=plan.ask.model,
+                    prompt_token_ids=plan.prompt_token_ids,
+                    sampling=plan.sampling,
+                    priority=plan.ask.priority,
+                    cache_salt=plan.cache_salt,
+                    choice_index=index,
+                    lease_id=grant.lease_id,
+                    traceparent=plan.traceparent,
+                ),
+                choice,
+            )
+
+    # Running.
+
+    def _last_output(self) -> float:
+        return max((choice.last_at for choice in self._run.choices), default=0.0) if self._run else 0.0
+
+    def _stalls_at(self, run: _Run) -> float:
+        """When silence means that the engine is stuck; before the first output it may still be computing the prompt."""
+        allowance = 0.0 if self._has_output else 2 * run.grant.predicted_ttft_s
+        return min(choice.last_at for choice in run.choices if choice.key) + self._plan.stall_s + allowance
+
+    def _worker_stalled(self, run: _Run) -> None:
+        choice = next(choice for choice in run.choices if choice.key)
+        if self._has_output:
+            self.fail(ApiError(Reason.UPSTREAM_TIMEOUT, "The worker stopped in the middle of the answer."))
+        else:
+            self.choice_failed(choice, ApiError(Reason.WORKER_FAILED, "The worker did not begin to answer in time."))
+
+    # Giving back.
+
+    def _let_go(self, outcome: ReleaseOutcome) -> None:
+        """The queue place, or the choices and the lease; also sums up what was produced."""
+        if self._ticket is not None:
+            self._routing.cancel(self._ticket)
+            self._ticket = None
+        run, self._run = self._run, None
+        if run is None:
+            return
+        for choice in run.choices:
+            if choice.key:
+                run.session.abort(choice.key)
+                choice.key = 0
+        self.usage = _sum_usage(run.choices, len(self._plan.prompt_token_ids))
+        if run.grant.router is not None:
+            run.grant.router.release(run.grant.lease_id, outcome, self.usage.completion_tokens)
+
+
+def _sum_usage(choices: Sequence[_Choice], prompt_tokens: int) -> Usage:
+    """The prompt once, as the engine counted it; completions of all choices."""
+    known = [choice.usage for choice in choices if choice.usage is not None]
+    return Usage(
+        prompt_tokens=max((usage.prompt_tokens for usage in known), default=prompt_tokens),
+        completion_tokens=sum(choice.completion_tokens for choice in choices),
+        cached_tokens=min((usage.cached_tokens for usage in known), default=0),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in known),
+    )

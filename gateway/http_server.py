@@ -1,0 +1,75 @@
+"""The HTTP listener: aiohttp's server with JSON errors on every path, the parser's own included.
+
+The low-level server is used instead of an Application because every request, matched or not, goes through one
+handler (`middleware.Front`), which owns errors, ids and the request log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from inferway.errors import ApiError, Reason
+
+from .identity import new_request_id
+
+log = logging.getLogger(__name__)
+
+
+def error_response(error: ApiError, request_id: str) -> web.Response:
+    headers = {**error.headers(), "x-request-id": request_id}
+    return web.Response(
+        status=error.status,
+        body=msgspec.json.encode(error.body()),
+        headers=headers,
+        content_type="application/json",
+    )
+
+
+class _JsonErrors(RequestHandler):
+    """What the HTTP parser refuses gets the error object, too."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, LineTooLong):
+            error = ApiError(Reason.HEADERS_TOO_LARGE, "A header or the request line is above the size limit.")
+        elif isinstance(exc, HttpProcessingError):
+            error = ApiError(Reason.INVALID_REQUEST, "The request is not valid HTTP/1.1.")
+        else:
+            # A fault of ours that no handler saw: middleware.Front ends every other.
+            log.error("request failed outside its handler", exc_info=exc)
+            error = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+        response = error_response(error, new_request_id())
+        response.force_close()
+        return response
+
+
+class HttpServer(web.Server):
+    """Accepts on listening sockets until told to stop."""
+
+    def __init__(self, handler: Any, *, max_header_bytes: int, keepalive_s: float) -> None:
+        super().__init__(handler, handler_cancellation=True, access_log=None)
+        self._protocol_options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": keepalive_s,
+            "max_line_size": max_header_bytes,
+            "max_field_size": max_header_bytes,
+            # The rest of a body that was refused is not worth reading for long.
+            "lingering_time": 1.0,
+        }
+
+    def __call__(self) -> RequestHandler:
+        return _JsonErrors(self, loop=asyncio.get_running_loop(), **self._protocol_options)

@@ -1,0 +1,218 @@
+"""The front of every request: its id, its limits, its one outcome, its log line.
+
+`Front` is the only place where an ApiError becomes an HTTP response and where an outcome is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from aiohttp.client_exceptions import ClientConnectionError
+from aiohttp.http_exceptions import HttpProcessingError
+
+from inferway import logs
+from inferway.errors import OK, ApiError, Reason
+
+from .core.ids import is_request_id, is_traceparent
+from .core.sse import Usage
+from .generation import Timing
+from .http_server import error_response
+from .identity import new_request_id
+from .metrics import OTHER, Metrics
+
+log = logging.getLogger("gateway.request")
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known of one HTTP request while it is answered, and at its end."""
+
+    request_id: str
+    received: float
+    tenant_id: str
+    traceparent: str = ""
+    # Empty for what is not an inference request; those get no outcome.
+    model: str = ""
+    stream: bool = False
+    timing: Timing = field(default_factory=Timing)
+    usage: Usage | None = None
+    max_tokens: int | None = None
+    worker_id: str = ""
+    # Set where a failure was told in-band, behind a status of 200.
+    error: ApiError | None = None
+
+
+Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
+# path -> method -> handler
+Routes = Mapping[str, Mapping[str, Handler]]
+
+
+class Front:
+    """Called by the HTTP server for every request that its parser accepted."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        metrics: Metrics,
+        tenant_of: Callable[[web.BaseRequest], str],
+        is_known_model: Callable[[str], bool],
+    ) -> None:
+        self._routes = routes
+        self._metrics = metrics
+        self._tenant_of = tenant_of
+        self._is_known_model = is_known_model
+        # After the drain delay: every answer closes its connection and inference is refused.
+        self.shutting_down = False
+        self.in_flight = 0
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        clock = asyncio.get_running_loop().time
+        exchange = Exchange(_request_id(request), clock(), self._tenant_of(request), _traceparent(request))
+        outcome = OK
+        status = 0
+        self.in_flight += 1
+        self._metrics.in_flight.inc()
+        try:
+            response = await self._answer(request, exchange)
+            status = response.status
+            if exchange.error is not None:
+                outcome = exchange.error.reason.label
+            if self.shutting_down:
+                response.force_close()
+            return response
+        except ApiError as error:
+            outcome, status = error.reason.label, error.status
+            return self._refuse(error, exchange)
+        except (asyncio.CancelledError, ConnectionError):
+            outcome, status = Reason.CLIENT_CLOSED_REQUEST.label, Reason.CLIENT_CLOSED_REQUEST.value.status
+            raise
+        except Exception:
+            log.exception("request failed", extra={"fields": {"request_id": exchange.request_id}})
+            fault = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+            outcome, status = fault.reason.label, fault.status
+            return self._refuse(fault, exchange)
+        finally:
+            self.in_flight -= 1
+            self._metrics.in_flight.dec()
+            self._record(request, exchange, outcome, status, clock())
+
+    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        path = request.path
+        methods = self._routes.get(path)
+        if methods is None:
+            raise ApiError(Reason.UNKNOWN_URL, f"There is nothing at {request.method} {path[:200]}.")
+        handler = methods.get(request.method)
+        if handler is None:
+            allowed = ", ".join(sorted(methods))
+            message = f"{path} takes {allowed}, not {request.method[:20]}."
+            raise ApiError(Reason.METHOD_NOT_ALLOWED, message, extra_headers={"Allow": allowed})
+        if self.shutting_down and _is_inference(request):
+            raise ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again.", retry_after_s=1.0)
+        response = await handler(request, exchange)
+        if not response.prepared:
+            response.headers["x-request-id"] = exchange.request_id
+        return response
+
+    def _refuse(self, error: ApiError, exchange: Exchange) -> web.Response:
+        response = error_response(error, exchange.request_id)
+        if self.shutting_down or error.reason in (Reason.PAYLOAD_TOO_LARGE, Reason.REQUEST_TIMEOUT):
+            response.force_close()
+        return response
+
+    def _record(self, request: web.BaseRequest, exchange: Exchange, outcome: str, status: int, now: float) -> None:
+        route = request.path if request.path in self._routes else OTHER
+        self._metrics.http_responses.labels(route, str(status)).inc()
+        if route != OTHER and _is_inference(request):
+            self._record_inference(exchange, outcome, now)
+        elif status < 400:
+            return  # probes and scrapes are counted, not logged
+        timing, usage = exchange.timing, exchange.usage
+        logs.event(
+            log,
+            "request",
+            request_id=exchange.request_id,
+            route=route,
+            status=status,
+            outcome=outcome,
+            model=exchange.model[:200],
+            tenant=exchange.tenant_id,
+            stream=exchange.stream,
+            worker=exchange.worker_id,
+            max_tokens=exchange.max_tokens,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            cached_tokens=usage.cached_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+            queue_ms=_milliseconds(timing.queued, timing.dispatched),
+            ttft_ms=_milliseconds(exchange.received, timing.first_token),
+            e2e_ms=_milliseconds(exchange.received, now),
+        )
+
+    def _record_inference(self, exchange: Exchange, outcome: str, now: float) -> None:
+        metrics, timing, usage = self._metrics, exchange.timing, exchange.usage
+        model = exchange.model if self._is_known_model(exchange.model) else OTHER
+        metrics.requests.labels(model, outcome).inc()
+        metrics.e2e_latency.labels(model).observe(now - exchange.received)
+        if timing.dispatched:
+            metrics.queue_time.labels(model).observe(timing.dispatched - timing.queued)
+        if timing.first_token:
+            metrics.time_to_first_token.labels(model).observe(timing.first_token - exchange.received)
+        if usage is not None:
+            metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
+            metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
+            metrics.tokens.labels(model, "completion").inc(usage.completion_tokens)
+
+
+def _is_inference(request: web.BaseRequest) -> bool:
+    return request.method == "POST" and request.path.startswith("/v1/")
+
+
+def _milliseconds(start: float, end: float) -> float | None:
+    return round((end - start) * 1000, 3) if start and end else None
+
+
+def _request_id(request: web.BaseRequest) -> str:
+    given = request.headers.get("X-Request-Id", "")
+    return given if is_request_id(given) else new_request_id()
+
+
+def _traceparent(request: web.BaseRequest) -> str:
+    given = request.headers.get("traceparent", "")
+    return given if is_traceparent(given) else ""
+
+
+async def read_json_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: float) -> bytes:
+    """The whole body. Raises ApiError: 415, 413 without reading the rest, 408, 400 for one that breaks off."""
+    content_type = request.headers.get("Content-Type", "application/json")
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        message = f"The content type must be application/json, got '{media_type[:100]}'."
+        raise ApiError(Reason.UNSUPPORTED_MEDIA_TYPE, message)
+    announced = request.content_length
+    if announced is not None and announced > limit_bytes:
+        raise _too_large(limit_bytes, announced)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise _too_large(limit_bytes, size)
+                chunks.append(chunk)
+    except TimeoutError:
+        message = f"The body did not arrive within {timeout_s:g} s; {size} bytes came."
+        raise ApiError(Reason.REQUEST_TIMEOUT, message) from None
+    except (web.RequestPayloadError, HttpProcessingError, ClientConnectionError):
+        raise ApiError(Reason.INVALID_REQUEST, f"The body broke off or is malformed after {size} bytes.") from None
+    return b"".join(chunks)
+
+
+def _too_large(limit: int, observed: int) -> ApiError:
+    return ApiError(
+        Reason.PAYLOAD_TOO_LARGE, f"The body may have {limit} bytes at most, got {math.ceil(observed)} or more."
+    )

@@ -1,0 +1,31 @@
+"""GET /v1/models."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from ..catalog import Catalog, ServedModel
+from ..middleware import Exchange, Handler
+
+
+def make_list_models(catalog: Catalog) -> Handler:
+    async def list_models(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
+        body = msgspec.json.encode({"object": "list", "data": [_model(model) for model in catalog.all()]})
+        return web.Response(body=body, content_type="application/json")
+
+    return list_models
+
+
+def _model(model: ServedModel) -> dict[str, object]:
+    description = model.description
+    return {
+        "id": description.name,
+        "object": "model",
+        "created": description.created,
+        "owned_by": "inferway",
+        # Beyond OpenAI's fields.
+        "aliases": list(description.aliases),
+        "max_model_len": description.context_length,
+        "tokenizer_digest": description.tokenizer_digest,
+    }

@@ -1,0 +1,344 @@
+"""Sessions to workers: one long-lived stream each, over which all requests of this process travel.
+
+A session owns its worker's description and the choices that run on it. Deltas are handed to their choice from the
+read loop itself: no task is woken and nothing is queued on the way of a token. Protobuf ends in this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from inferway import grpc_util, logs
+from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from inferway.errors import ApiError, Reason
+
+from .core.openai import Sampling
+from .core.sse import FinishReason, Usage
+
+log = logging.getLogger(__name__)
+
+_SessionCall = grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_pb2.StepBatch]
+
+_RECONNECT_S = (0.1, 1.0)
+_DESCRIBE_TIMEOUT_S = 10.0
+_TOKENIZER_TIMEOUT_S = 60.0
+# Prompt tokens after which a message is closed and the next one begun: at most 5 bytes each, so that even two
+# of the longest prompts stay far below the message limit.
+_TOKENS_A_MESSAGE = 1 << 20
+
+_FINISH: dict[int, FinishReason] = {
+    types_pb2.FINISH_REASON_STOP: "stop",
+    types_pb2.FINISH_REASON_LENGTH: "length",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """One model as a worker describes it (worker.proto, Model)."""
+
+    name: str
+    aliases: Sequence[str]
+    context_length: int
+    tokenizer_digest: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    block_size: int
+    vocab_size: int
+    created: int
+    tool_parser: str
+    reasoning_parser: str
+    structural_marks: Sequence[str]
+    capabilities: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSpec:
+    """One choice to generate (worker.proto, Generate)."""
+
+    request_id: str
+    model: str
+    prompt_token_ids: Sequence[int]
+    sampling: Sampling
+    priority: int
+    cache_salt: bytes
+    choice_index: int
+    lease_id: int
+    traceparent: str
+
+
+class ChoiceListener(Protocol):
+    """Receives what one choice gains. Exactly one of on_finish and on_error comes, last."""
+
+    def on_text(self, text: str, completion_tokens: int, now: float) -> None: ...
+    def on_first(self, usage: Usage) -> None: ...
+    def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None: ...
+    def on_error(self, error: ApiError) -> None: ...
+
+
+class WorkerSession:
+    """The connection to one worker; `run` keeps it open until cancelled."""
+
+    def __init__(self, address: str, gateway_id: str, token: grpc_util.InternalToken, on_change: Callable[[], None]):
+        self.address = address
+        self.worker_id = ""
+        self.models: Mapping[str, ModelDescription] = {}
+        self.capacity = 0
+        self.connected = False
+        self._gateway_id = gateway_id
+        self._token = token
+        self._on_change = on_change
+        self._channel = grpc_util.channel(address)
+        self._stub = worker_pb2_grpc.WorkerStub(self._channel)
+        self._listeners: dict[int, ChoiceListener] = {}
+        self._next_key = 1
+        # What goes out next; the last message is still being filled.
+        self._outbox = [worker_pb2.SessionRequest()]
+        self._outbox_tokens = 0
+        self._outbox_filled = asyncio.Event()
+
+    @property
+    def choices_in_flight(self) -> int:
+        return len(self._listeners)
+
+    def generate(self, spec: ChoiceSpec, listener: ChoiceListener) -> int:
+        """Send one choice to the worker and return its key; what it gains goes to `listener`.
+
+        The session must be connected. If it breaks, the listener gets on_error (WORKER_FAILED).
+        """
+        assert self.connected
+        key = self._next_key
+        self._next_key += 1
+        self._listeners[key] = listener
+        self._outbox_tokens += len(spec.prompt_token_ids)
+        if self._outbox_tokens > _TOKENS_A_MESSAGE:
+            self._outbox.append(worker_pb2.SessionRequest())
+            self._outbox_tokens = len(spec.prompt_token_ids)
+        _fill_generate(self._outbox[-1].generates.add(), key, spec)
+        self._outbox_filled.set()
+        return key
+
+    def abort(self, key: int) -> None:
+        """Stop a choice; its listener hears nothing more. Unknown keys are ignored."""
+        if self._listeners.pop(key, None) is not None and self.connected:
+            self._outbox[-1].aborts.append(key)
+            self._outbox_filled.set()
+
+    async def get_tokenizer(self, digest: str) -> bytes:
+        """The tokenizer.json with that digest. Raises grpc.RpcError."""
+        request = worker_pb2.GetTokenizerRequest(digest=digest)
+        call = self._stub.GetTokenizer(request, metadata=self._token.metadata(), timeout=_TOKENIZER_TIMEOUT_S)
+        return b"".join([piece.data async for piece in call])
+
+    async def run(self) -> None:
+        """Describe, open the session, read until it breaks, and again."""
+        try:
+            while True:
+                try:
+                    await self._describe()
+                    await self._converse()
+                except grpc.RpcError as error:
+                    _log_break(self.address, error)
+                finally:
+                    self._disconnected()
+                await asyncio.sleep(random.uniform(*_RECONNECT_S))
+        finally:
+            await self._channel.close(None)
+
+    async def _describe(self) -> None:
+        described = await self._stub.Describe(
+            worker_pb2.DescribeRequest(), metadata=self._token.metadata(), timeout=_DESCRIBE_TIMEOUT_S
+        )
+        self.worker_id = described.worker_id
+        self.capacity = described.max_running + described.max_waiting
+        self.models = {model.name: _model(model) for model in described.models}
+
+    async def _converse(self) -> None:
+        call = self._stub.Session(metadata=self._token.metadata())
+        self._outbox = [worker_pb2.SessionRequest(gateway_id=self._gateway_id)]
+        self._outbox_tokens = 0
+        self._outbox_filled.set()
+        async with asyncio.TaskGroup() as group:
+            writer = group.create_task(self._write(call))
+            try:
+                # The worker's initial metadata says that it has taken the session.
+                await call.initial_metadata()
+                self.connected = True
+                logs.event(log, "worker session open", worker=self.worker_id, address=self.address)
+                self._on_change()
+                await self._read(call)
+            except grpc.RpcError as error:
+                _log_break(self.address, error)
+            finally:
+                writer.cancel()
+                call.cancel()
+
+    async def _write(self, call: _SessionCall) -> None:
+        """Send what has gathered since the last write, as one message where it fits."""
+        while True:
+            await self._outbox_filled.wait()
+            self._outbox_filled.clear()
+            messages, self._outbox, self._outbox_tokens = self._outbox, [worker_pb2.SessionRequest()], 0
+            try:
+                for message in messages:
+                    await call.write(message)
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # the read loop sees the same break and reports it
+
+    async def _read(self, call: _SessionCall) -> None:
+        listeners = self._listeners
+        clock = asyncio.get_running_loop().time
+        while isinstance(batch := await call.read(), worker_pb2.StepBatch):
+            now = clock()
+            for delta in batch.deltas:
+                listener = listeners.get(delta.key)
+                if listener is None:
+                    continue
+                if delta.finish_reason or delta.HasField("error"):
+                    del listeners[delta.key]
+                    _finish(listener, delta, now)
+                elif delta.HasField("usage"):
+                    listener.on_first(_usage(delta.usage))
+                    listener.on_text(delta.text, delta.completion_tokens, now)
+                else:
+                    listener.on_text(delta.text, delta.completion_tokens, now)
+
+    def _disconnected(self) -> None:
+        was_connected, self.connected = self.connected, False
+        lost, self._listeners = self._listeners, {}
+        for listener in lost.values():
+            listener.on_error(ApiError(Reason.WORKER_FAILED, "The worker that answered this request was lost."))
+        if was_connected:
+            logs.event(log, "worker session lost", worker=self.worker_id, choices=len(lost), level=logging.WARNING)
+            self._on_change()
+
+
+def _log_break(address: str, error: grpc.RpcError) -> None:
+    code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
+    logs.event(log, "worker stream broke", address=address, code=code, level=logging.DEBUG)
+
+
+def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> None:
+    if delta.HasField("error"):
+        listener.on_error(grpc_util.error_from_proto(delta.error))
+    elif delta.finish_reason in _FINISH:
+        listener.on_finish(delta.text, _FINISH[delta.finish_reason], _usage(delta.usage), now)
+    else:
+        listener.on_error(ApiError(Reason.WORKER_FAILED, "The worker gave up on this request."))
+
+
+def _usage(usage: types_pb2.Usage) -> Usage:
+    return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+
+
+def _model(model: worker_pb2.Model) -> ModelDescription:
+    return ModelDescription(
+        name=model.name,
+        aliases=tuple(model.aliases),
+        context_length=model.context_length,
+        tokenizer_digest=model.tokenizer_digest,
+        chat_template=model.chat_template,
+        bos_token=model.bos_token,
+        eos_token=model.eos_token,
+        block_size=model.block_size,
+        vocab_size=model.vocab_size,
+        created=model.created,
+        tool_parser=model.tool_parser,
+        reasoning_parser=model.reasoning_parser,
+        structural_marks=tuple(model.structural_marks),
+        capabilities=frozenset(model.capabilities),
+    )
+
+
+_SCALARS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "ignore_eos",
+)
+
+
+def _fill_generate(message: worker_pb2.Generate, key: int, spec: ChoiceSpec) -> None:
+    message.key = key
+    message.request_id = spec.request_id
+    message.model = spec.model
+    message.prompt_token_ids.extend(spec.prompt_token_ids)
+    message.priority = spec.priority
+    message.cache_salt = spec.cache_salt
+    message.choice_index = spec.choice_index
+    message.lease_id = spec.lease_id
+    message.traceparent = spec.traceparent
+    sampling = message.sampling
+    for name in _SCALARS:
+        value = getattr(spec.sampling, name)
+        if value is not None:
+            setattr(sampling, name, value)
+    sampling.stop.extend(spec.sampling.stop)
+    for token_id, bias in spec.sampling.logit_bias.items():
+        sampling.logit_bias[token_id] = bias
+
+
+class WorkerSessions:
+    """A session for each known worker address. Owned by one task: `run`."""
+
+    def __init__(self, gateway_id: str, token: grpc_util.InternalToken, on_change: Callable[[], None]) -> None:
+        self._gateway_id = gateway_id
+        self._token = token
+        self._on_change = on_change
+        self._sessions: dict[str, WorkerSession] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wanted: set[str] = set()
+        self._wanted_changed = asyncio.Event()
+
+    def want(self, addresses: set[str]) -> None:
+        """The workers that exist now. Sessions to others are closed once nothing runs on them."""
+        if addresses != self._wanted:
+            self._wanted = set(addresses)
+            self._wanted_changed.set()
+
+    def by_address(self, address: str) -> WorkerSession | None:
+        session = self._sessions.get(address)
+        return session if session is not None and session.connected else None
+
+    def connected(self) -> list[WorkerSession]:
+        return [session for session in self._sessions.values() if session.connected]
+
+    def serving(self, model: str) -> list[WorkerSession]:
+        """Connected sessions to workers that serve `model`."""
+        return [session for session in self._sessions.values() if session.connected and model in session.models]
+
+    async def run(self) -> None:
+        """Open and close sessions as `want` says, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    for address in self._wanted - self._sessions.keys():
+                        session = WorkerSession(address, self._gateway_id, self._token, self._on_change)
+                        self._sessions[address] = session
+                        self._tasks[address] = group.create_task(session.run())
+                    for address in self._sessions.keys() - self._wanted:
+                        if not self._sessions[address].choices_in_flight:
+                            del self._sessions[address]
+                            self._tasks.pop(address).cancel()
+                    try:
+                        async with asyncio.timeout(1.0):  # a leaving worker may have run dry meanwhile
+                            await self._wanted_changed.wait()
+                    except TimeoutError:
+                        pass
+                    self._wanted_changed.clear()
+        finally:
+            self._sessions.clear()
