@@ -1,0 +1,146 @@
+"""What goes into the dispatcher and what comes out of it, free of protobuf. Times are monotonic seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from inferway.errors import ApiError
+
+PRIORITIES = 10
+
+
+class Ticket(NamedTuple):
+    """One waiting request: `number` is the gateway's, unique within the Dispatch stream `owner`."""
+
+    owner: int
+    number: int
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that asks for a worker."""
+
+    ticket: Ticket
+    request_id: str
+    model: str
+    tenant_id: str
+    # 0 to 9, larger is sooner.
+    priority: int
+    # >= 1
+    prompt_tokens: int
+    # Completion tokens to reckon with for each choice, >= 1.
+    expected_tokens: int
+    block_hashes: Sequence[int]
+    queued_at: float
+    # The request leaves the queue at this time.
+    deadline: float
+    # Workers that have refused or failed it already.
+    excluded: frozenset[str] = frozenset()
+    # Requests that will run beside each other on the worker, >= 1.
+    num_choices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker says of itself when it is met."""
+
+    worker_id: str
+    # Random, new at every start of the worker's process.
+    instance_id: str
+    address: str
+    # Block size in tokens, by model name.
+    models: Mapping[str, int]
+    # >= 1
+    max_running: int
+    max_waiting: int
+    kv_total_tokens: int | None = None
+    prefill_tokens_per_s: float | None = None
+    publishes_kv_events: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    model: str
+    block_hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    model: str
+    block_hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    model: str
+
+
+KvEvent = BlocksStored | BlocksRemoved | CacheCleared
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A reading of a worker's load."""
+
+    instance_id: str
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    uncached_tokens_in_flight: int = 0
+    kv_used_tokens: int = 0
+    kv_total_tokens: int | None = None
+    prefill_tokens_per_s: float | None = None
+    draining: bool = False
+    # Every lease that the worker holds; a request of several choices may occur more than once.
+    lease_ids: Sequence[int] = ()
+    kv_events: Sequence[KvEvent] = ()
+    # Number of the first of kv_events, counted from 1 within the instance.
+    kv_event_seq: int = 0
+
+
+class ReleaseOutcome(Enum):
+    OK = "ok"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class WorkerStatus(Enum):
+    CONNECTING = "connecting"
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The request goes to the worker, under the lease."""
+
+    request: Request
+    lease_id: int
+    worker_id: str
+    worker_address: str
+    predicted_cached_tokens: int
+    predicted_ttft_s: float
+    queue_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The request has left the queue without a worker."""
+
+    request: Request
+    error: ApiError
+
+
+Action = Dispatch | Reject
+
+
+class QueueView(NamedTuple):
+    """What a snapshot shows of one model's queue."""
+
+    model: str
+    requests: int
+    tokens: int
+    oldest_at: float | None

@@ -1,0 +1,147 @@
+"""Runs the dispatcher: gives it the time, wakes it at its deadlines, and hands each action to the stream it belongs to.
+
+Everything happens on one event loop and no method awaits, so the machine needs no lock. Decisions are taken before
+the method that made them possible returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import count
+
+from .core.dispatcher import Dispatcher
+from .core.messages import Action, ReleaseOutcome, Report, Request, Ticket, WorkerInfo, WorkerStatus
+from .metrics import RouterMetrics
+
+# A timer may fire a little before its time; asking again sooner than this would spin.
+_LEAST_WAIT_S = 0.001
+
+
+class Driver:
+    def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics) -> None:
+        self.dispatcher = dispatcher
+        # Set whenever an address comes, answers or goes, or a worker changes its status.
+        self.watchers: set[asyncio.Event] = set()
+        self._metrics = metrics
+        self._streams: dict[int, Callable[[Action], None]] = {}
+        self._owners = count(1)
+        self._nobody_waits: asyncio.Event | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+
+    # For Dispatch streams.
+
+    def attach(self, deliver: Callable[[Action], None]) -> int:
+        """A stream has opened; returns the owner of its tickets. `deliver` gets its actions and must not block."""
+        owner = next(self._owners)
+        self._streams[owner] = deliver
+        return owner
+
+    def detach(self, owner: int) -> None:
+        """The stream has ended: its waiting requests leave and its leases end."""
+        del self._streams[owner]
+        for model, requests in self.dispatcher.drop_owner(owner, now=time.monotonic()).items():
+            self._metrics.cancelled(model, requests)
+        self.settle()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; `settle` is to follow."""
+        self.dispatcher.submit(request, now=time.monotonic())
+
+    def first_token(self, lease_id: int, cached_tokens: int) -> None:
+        lease = self.dispatcher.first_token(lease_id)
+        if lease is not None:
+            self._metrics.computed(lease.model, predicted=lease.predicted_cached_tokens, actual=cached_tokens)
+
+    def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int) -> None:
+        """End a lease; `settle` is to follow."""
+        now = time.monotonic()
+        lease = self.dispatcher.release(lease_id, outcome, completion_tokens=completion_tokens, now=now)
+        if lease is not None:
+            self._metrics.released(lease.worker_id, outcome.value)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Take a waiting request out; `settle` is to follow."""
+        request = self.dispatcher.cancel(ticket)
+        if request is not None:
+            self._metrics.cancelled(request.model)
+
+    def settle(self) -> None:
+        """Take the decisions that are possible now and deliver what came of them."""
+        now = time.monotonic()
+        for action in self.dispatcher.tick(now=now):
+            self._metrics.decided(action)
+            deliver = self._streams.get(action.request.ticket.owner)
+            if deliver is not None:
+                deliver(action)
+        if self._nobody_waits is not None and not self.dispatcher.num_waiting:
+            self._nobody_waits.set()
+        self._set_timer(now)
+
+    async def until_nobody_waits(self) -> None:
+        self._nobody_waits = asyncio.Event()
+        self.settle()
+        await self._nobody_waits.wait()
+
+    # For the worker pool.
+
+    def worker_up(self, info: WorkerInfo, report: Report | None) -> None:
+        self.dispatcher.worker_up(info)
+        if report is not None:
+            self.dispatcher.worker_report(info.worker_id, report, now=time.monotonic())
+        self.settle()
+        self.membership_changed()
+
+    def worker_report(self, worker_id: str, report: Report) -> None:
+        before = self._status(worker_id)
+        self.dispatcher.worker_report(worker_id, report, now=time.monotonic())
+        self.settle()
+        if self._status(worker_id) is not before:
+            self.membership_changed()
+
+    def worker_lost(self, worker_id: str) -> None:
+        self.dispatcher.worker_lost(worker_id)
+        self.membership_changed()
+
+    def worker_down(self, worker_id: str) -> None:
+        self.dispatcher.worker_down(worker_id)
+        self._metrics.worker_down(worker_id)
+        self.membership_changed()
+
+    def withdraw(self, worker_id: str, withdrawn: bool) -> None:
+        self.dispatcher.withdraw(worker_id, withdrawn)
+        self.settle()
+        self.membership_changed()
+
+    def has_leases(self, worker_id: str) -> bool:
+        worker = self.dispatcher.worker(worker_id)
+        return worker is not None and bool(worker.books.leases)
+
+    def membership_changed(self) -> None:
+        for watcher in self.watchers:
+            watcher.set()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _status(self, worker_id: str) -> WorkerStatus | None:
+        worker = self.dispatcher.worker(worker_id)
+        return worker.status if worker is not None else None
+
+    def _set_timer(self, now: float) -> None:
+        deadline = self.dispatcher.next_deadline()
+        if deadline == self._timer_at:
+            return
+        self.close()
+        self._timer_at = deadline
+        if deadline is not None:
+            wait = max(_LEAST_WAIT_S, deadline - now)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_at = None
+        self.settle()

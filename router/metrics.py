@@ -1,0 +1,130 @@
+"""The router's metrics. Gauges are read from the dispatcher at each scrape, so that none outlives its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import generate_latest as render_registry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from inferway.metrics import LATENCY_BUCKETS
+
+from .core.dispatcher import Dispatcher
+from .core.messages import Action, Dispatch, WorkerStatus
+
+CANCELLED = "cancelled"
+DISPATCHED = "dispatched"
+# The label of models that no worker serves: their names come from outside and have no bound.
+_OTHER = "other"
+
+
+class RouterMetrics:
+    """The metrics of one router, in a registry of their own: several routers can live in one process."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._registry.register(_State(dispatcher))
+        self._queue_time = Histogram(
+            "inferway_router_queue_time_seconds",
+            "Time from submission to dispatch.",
+            ["model"],
+            buckets=LATENCY_BUCKETS,
+            registry=self._registry,
+        )
+        self._decisions = self._counter("decisions", "Requests that left the queue, by how.", "model", "outcome")
+        self._refused = self._counter("refused_submissions", "Submissions that broke the contract.")
+        self._predicted = self._counter(
+            "predicted_cached_tokens", "Prompt tokens predicted to be cached, of prompts that were computed.", "model"
+        )
+        self._actual = self._counter(
+            "actual_cached_tokens", "Prompt tokens that the engine found cached, of the same prompts.", "model"
+        )
+        self._releases = self._counter("releases", "Leases that gateways have given back.", "worker", "outcome")
+
+    def decided(self, action: Action) -> None:
+        label = self._label(action.request.model)
+        if isinstance(action, Dispatch):
+            self._queue_time.labels(label).observe(action.queue_time_s)
+            self._decisions.labels(label, DISPATCHED).inc()
+        else:
+            self._decisions.labels(label, action.error.reason.label).inc()
+
+    def cancelled(self, model: str, requests: int = 1) -> None:
+        self._decisions.labels(self._label(model), CANCELLED).inc(requests)
+
+    def refused_submission(self) -> None:
+        self._refused.inc()
+
+    def computed(self, model: str, *, predicted: int, actual: int) -> None:
+        label = self._label(model)
+        self._predicted.labels(label).inc(predicted)
+        self._actual.labels(label).inc(actual)
+
+    def released(self, worker_id: str, outcome: str) -> None:
+        self._releases.labels(worker_id, outcome).inc()
+
+    def worker_down(self, worker_id: str) -> None:
+        """Names of workers come and go with their pods; their series go too."""
+        self._releases.remove_by_labels({"worker": worker_id})
+
+    def render(self) -> bytes:
+        return render_registry(self._registry)
+
+    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+        return Counter(f"inferway_router_{name}_total", doc, labels, registry=self._registry)
+
+    def _label(self, model: str) -> str:
+        return model if self._dispatcher.is_served(model) else _OTHER
+
+
+class _State(Collector):
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        requests = _gauge("queue_requests", "Requests that wait.", "model")
+        tokens = _gauge("queue_tokens", "Prompt tokens of requests that wait.", "model")
+        others = [0, 0]
+        for queue in self._dispatcher.queues():
+            if self._dispatcher.is_served(queue.model):
+                requests.add_metric([queue.model], queue.requests)
+                tokens.add_metric([queue.model], queue.tokens)
+            else:
+                others[0] += queue.requests
+                others[1] += queue.tokens
+        requests.add_metric([_OTHER], others[0])
+        tokens.add_metric([_OTHER], others[1])
+        yield requests
+        yield tokens
+
+        status = _gauge("worker_status", "1 for the present status.", "worker", "status")
+        in_flight = _gauge("worker_requests_in_flight", "Requests dispatched and not released.", "worker")
+        uncached = _gauge(
+            "worker_uncached_tokens_in_flight", "Uncached prompt tokens whose first token has not come.", "worker"
+        )
+        running = _gauge("worker_num_requests_running", "Requests in the batch, by the last report.", "worker")
+        waiting = _gauge("worker_num_requests_waiting", "Requests waiting at the worker, by the last report.", "worker")
+        used = _gauge("worker_kv_used_tokens", "KV tokens in use, by the last report.", "worker")
+        total = _gauge("worker_kv_total_tokens", "KV tokens that the cache holds.", "worker")
+        blocks = _gauge("worker_indexed_blocks", "Blocks that the prefix index holds for the worker.", "worker")
+        for worker in self._dispatcher.workers():
+            label = [worker.worker_id]
+            for possible in (WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST):
+                status.add_metric([worker.worker_id, possible.value], worker.status is possible)
+            in_flight.add_metric(label, worker.books.requests_in_flight)
+            uncached.add_metric(label, worker.books.uncached_tokens)
+            running.add_metric(label, worker.report.num_requests_running)
+            waiting.add_metric(label, worker.report.num_requests_waiting)
+            used.add_metric(label, worker.report.kv_used_tokens)
+            total.add_metric(label, worker.kv_total_tokens or 0)
+            blocks.add_metric(label, self._dispatcher.indexed_blocks(worker))
+        yield from (status, in_flight, uncached, running, waiting, used, total, blocks)
+
+
+def _gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"inferway_router_{name}", doc, labels=labels)

@@ -1,0 +1,258 @@
+"""Membership: which workers there are, and one task for each that keeps in touch with it.
+
+    address appears -> CONNECTING --Describe, first report--> READY <-> DRAINING
+                            ^                                   |
+                            '------- reconnect, <= 1 s <--- LOST (its stream broke)
+
+An address that vanishes from DNS is withdrawn (nothing new for it) and dropped once it has no leases or is lost.
+The pool owns connections and addresses; what is known of a worker's load lives in the dispatcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, Protocol
+
+import grpc
+
+from inferway import logs
+from inferway.grpc_util import InternalToken
+
+from .core.messages import Report, WorkerInfo, WorkerStatus
+from .sources import DnsName, Sources, resolve
+from .worker_client import WorkerClient, WorkerContractError
+
+log = logging.getLogger(__name__)
+
+_RECONNECT_S = (0.05, 1.0)
+_RESOLVE_INTERVAL_S = 3.0
+# A worker without its first report is used after this time all the same.
+_FIRST_REPORT_S = 1.0
+
+
+class WorkerEvents(Protocol):
+    """Who is told what happens to workers."""
+
+    def worker_up(self, info: WorkerInfo, report: Report | None) -> None: ...
+    def worker_report(self, worker_id: str, report: Report) -> None: ...
+    def worker_lost(self, worker_id: str) -> None: ...
+    def worker_down(self, worker_id: str) -> None: ...
+    def withdraw(self, worker_id: str, withdrawn: bool) -> None: ...
+    def has_leases(self, worker_id: str) -> bool: ...
+
+    def membership_changed(self) -> None:
+        """An address has come or gone."""
+
+
+class MemberView(NamedTuple):
+    """An address and, once it has described itself, the worker behind it."""
+
+    address: str
+    worker_id: str | None
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    address: str
+    task: asyncio.Task[None] | None = None
+    # The worker that this address stands for; None before Describe and for a second address of a known worker.
+    worker_id: str | None = None
+    is_up: bool = False
+    has_answered: bool = False
+    is_wanted: bool = True
+    # Before the next attempt to reach it.
+    pause_s: float = _RECONNECT_S[0]
+    # What was last logged about it, so that a failure is told once and not at each attempt.
+    trouble: str = ""
+
+
+class WorkerPool:
+    """`run` keeps the pool going until it is cancelled."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        token: InternalToken,
+        router_id: str,
+        events: WorkerEvents,
+        rng: Random,
+        *,
+        resolver: Callable[[DnsName], Awaitable[list[str]]] = resolve,
+        resolve_interval_s: float = _RESOLVE_INTERVAL_S,
+    ) -> None:
+        self._sources = sources
+        self._token = token
+        self._router_id = router_id
+        self._events = events
+        self._rng = rng
+        self._resolver = resolver
+        self._resolve_interval_s = resolve_interval_s
+        self._members: dict[str, _Member] = {}
+        self._resolved: dict[DnsName, tuple[str, ...]] = {}
+        self._trouble: dict[DnsName, str] = {}
+
+    def members(self) -> Iterator[MemberView]:
+        for member in self._members.values():
+            yield MemberView(member.address, member.worker_id)
+
+    def unanswered(self) -> list[str]:
+        """Names that have not resolved and addresses where no worker has been met since the start."""
+        names = [name.host for name in self._sources.names if name not in self._resolved]
+        return names + [member.address for member in self._members.values() if not member.has_answered]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._follow(group, self._sources.static)
+            while self._sources.names:
+                for name in self._sources.names:
+                    await self._resolve(name)
+                resolved = [address for addresses in self._resolved.values() for address in addresses]
+                self._follow(group, (*self._sources.static, *resolved))
+                self._drop_unwanted()
+                await asyncio.sleep(self._resolve_interval_s)
+
+    async def _resolve(self, name: DnsName) -> None:
+        """A name that does not resolve keeps the addresses that it had: DNS going away takes no worker away."""
+        trouble = ""
+        try:
+            # Sorted: name servers rotate their answers.
+            addresses = tuple(sorted(await self._resolver(name)))
+            if self._resolved.get(name) != addresses:
+                self._resolved[name] = addresses
+                self._events.membership_changed()
+        except (OSError, UnicodeError) as error:
+            trouble = getattr(error, "strerror", None) or "not a host name"
+        if trouble != self._trouble.get(name, ""):
+            if trouble:
+                logs.event(log, "name_not_resolved", level=logging.WARNING, name=name.host, error=trouble)
+            self._trouble[name] = trouble
+
+    def _follow(self, group: asyncio.TaskGroup, addresses: tuple[str, ...]) -> None:
+        """Make the members those of `addresses`."""
+        for address in addresses:
+            member = self._members.get(address)
+            if member is None:
+                member = self._members[address] = _Member(address)
+                member.task = group.create_task(self._keep_in_touch(member), name=f"worker {address}")
+                logs.event(log, "worker_address_added", address=address)
+                self._events.membership_changed()
+            elif not member.is_wanted:
+                self._want(member, True)
+        for address in self._members.keys() - set(addresses):
+            if self._members[address].is_wanted:
+                self._want(self._members[address], False)
+
+    def _want(self, member: _Member, wanted: bool) -> None:
+        member.is_wanted = wanted
+        logs.event(log, "worker_address_back" if wanted else "worker_address_gone", address=member.address)
+        if member.worker_id is not None:
+            self._events.withdraw(member.worker_id, not wanted)
+
+    def _drop_unwanted(self) -> None:
+        for member in list(self._members.values()):
+            busy = member.is_up and member.worker_id is not None and self._events.has_leases(member.worker_id)
+            if member.is_wanted or busy:
+                continue
+            del self._members[member.address]
+            assert member.task is not None
+            member.task.cancel()
+            if member.worker_id is not None:
+                self._events.worker_down(member.worker_id)
+            logs.event(log, "worker_address_dropped", address=member.address, worker_id=member.worker_id)
+            self._events.membership_changed()
+
+    async def _keep_in_touch(self, member: _Member) -> None:
+        client = WorkerClient(member.address, self._token)
+        try:
+            while True:
+                try:
+                    info = await client.describe()
+                    if self._claim(member, info):
+                        await self._watch(client, member, info)
+                        self._note_trouble(member, "the worker ended its stream")
+                except grpc.aio.AioRpcError as error:
+                    self._note_trouble(member, f"{error.code().name}: {error.details()}")
+                except WorkerContractError as error:
+                    self._note_trouble(member, f"its answer breaks the contract: {error}")
+                except Exception:
+                    log.exception("following worker %s failed", member.address)
+                await asyncio.sleep(member.pause_s * self._rng.uniform(0.5, 1.0))
+                member.pause_s = min(_RECONNECT_S[1], member.pause_s * 2)
+        finally:
+            await client.close()
+
+    async def _watch(self, client: WorkerClient, member: _Member, info: WorkerInfo) -> None:
+        """Follow the reports of one incarnation until the stream ends or another answers."""
+        timer = asyncio.get_running_loop().call_later(_FIRST_REPORT_S, self._up, member, info)
+        try:
+            async for report in client.watch(self._router_id):
+                if report.instance_id != info.instance_id:
+                    return
+                if not member.is_up:
+                    timer.cancel()
+                    self._up(member, info, report)
+                else:
+                    self._events.worker_report(info.worker_id, report)
+        except asyncio.CancelledError:
+            # Dropped, or the router closes: nobody has lost the worker.
+            member.is_up = False
+            raise
+        finally:
+            timer.cancel()
+            if member.is_up:
+                member.is_up = False
+                logs.event(log, "worker_lost", level=logging.WARNING, worker_id=info.worker_id, address=member.address)
+                self._events.worker_lost(info.worker_id)
+
+    def _up(self, member: _Member, info: WorkerInfo, report: Report | None = None) -> None:
+        if not member.is_wanted:
+            return
+        member.is_up = True
+        member.has_answered = True
+        member.trouble = ""
+        member.pause_s = _RECONNECT_S[0]
+        logs.event(
+            log,
+            "worker_ready",
+            worker_id=info.worker_id,
+            instance_id=info.instance_id,
+            address=info.address,
+            models=list(info.models),
+        )
+        self._events.worker_up(info, report)
+
+    def _claim(self, member: _Member, info: WorkerInfo) -> bool:
+        """Whether the address may stand for the worker that answered there.
+
+        Of two addresses with one worker_id the first keeps it as long as it is up: they are one process twice, or
+        two that are misnamed.
+        """
+        for other in self._members.values():
+            if other is member or other.worker_id != info.worker_id:
+                continue
+            if other.is_up:
+                self._note_trouble(member, f"it calls itself {info.worker_id}, as {other.address} does; not used")
+                if not member.has_answered:
+                    member.has_answered = True
+                    self._events.membership_changed()
+                return False
+            other.worker_id = None
+        if member.worker_id not in (None, info.worker_id):
+            assert member.worker_id is not None
+            self._events.worker_down(member.worker_id)
+        member.worker_id = info.worker_id
+        return True
+
+    def _note_trouble(self, member: _Member, trouble: str) -> None:
+        if trouble != member.trouble:
+            member.trouble = trouble
+            logs.event(log, "worker_trouble", level=logging.WARNING, address=member.address, trouble=trouble)
+
+
+def status_of(member: MemberView, known: WorkerStatus | None) -> WorkerStatus:
+    """The status that is shown for an address; `known` is the dispatcher's for its worker."""
+    return known if member.worker_id is not None and known is not None else WorkerStatus.CONNECTING
