@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
@@ -96,8 +97,8 @@ class Gateway:
         logs.event(log, "draining", in_flight=self._front.in_flight)
         await _wait(stop_now, self._config.drain_delay_s)
         self._front.shutting_down = True
-        deadline = asyncio.get_running_loop().time() + self._config.drain_limit_s
-        while self._front.in_flight and not stop_now.is_set() and asyncio.get_running_loop().time() < deadline:
+        deadline = time.monotonic() + self._config.drain_limit_s
+        while self._front.in_flight and not stop_now.is_set() and time.monotonic() < deadline:
             await _wait(stop_now, _TICK_S)
         if self._generations:
             logs.event(log, "drain cut short", in_flight=len(self._generations), level=logging.WARNING)
@@ -107,16 +108,15 @@ class Gateway:
 
     async def _tick(self) -> None:
         """The only clock: deadlines, stalls and heartbeats of all requests, and the metrics' bulk parts."""
-        loop = asyncio.get_running_loop()
         tick = 0
         while True:
-            before = loop.time()
+            before = time.monotonic()
             await asyncio.sleep(_TICK_S)
-            now = loop.time()
+            now = time.monotonic()
             self._metrics.loop_lag.observe(max(0.0, now - before - _TICK_S))
             for generation in list(self._generations):
                 generation.tick(now)
-            self._routing.tick(now)
+            self._routing.place_parked()
             tick += 1
             if tick % _TICKS_A_FLUSH == 0:
                 self._metrics.flush()
@@ -133,15 +133,16 @@ class Gateway:
     def _sessions_changed(self) -> None:
         self._metrics.sessions.set(len(self._sessions.connected()))
         self._catalog.refresh()
+        self._routing.place_parked()
 
     def _readiness(self) -> Readiness:
         models = [model.name for model in self._catalog.all() if self._sessions.serving(model.name)]
         if self._draining:
             status = "shutting_down"
-        elif models:
+        elif models and self._catalog.settled:
             status = "ready"
         else:
-            status = "starting: no worker with a loaded model and tokenizer is connected"
+            status = "starting: no connected worker has its models and tokenizers loaded here yet"
         body = {
             "status": status,
             "models": models,

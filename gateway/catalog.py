@@ -49,6 +49,8 @@ class Catalog:
         self._names: dict[str, str] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
         self._changed = asyncio.Event()
+        # Whether everything that was described has been built once; stays true.
+        self.settled = False
 
     def refresh(self) -> None:
         """Look at the sessions again: one of them has connected or broken."""
@@ -84,6 +86,8 @@ class Catalog:
             if failed:
                 await asyncio.sleep(_RETRY_S)
                 self._changed.set()
+            elif self._models:
+                self.settled = True
 
     async def _learn(self, session: WorkerSession, description: ModelDescription) -> bool:
         """Make the model ready; False when the worker could not be asked and it should be tried again."""

@@ -11,7 +11,8 @@ once when a worker is lost. After that a failure is the caller's to see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -111,6 +112,10 @@ class _Choice:
     def on_error(self, error: ApiError) -> None:
         self._generation.choice_failed(self, error)
 
+    def on_lost(self) -> None:
+        error = ApiError(Reason.WORKER_FAILED, "The worker that answered this request was lost.")
+        self._generation.choice_failed(self, error, session_broke=True)
+
 
 @dataclass(slots=True)
 class _Run:
@@ -127,7 +132,6 @@ class Generation:
 
     def __init__(self, plan: Plan, sink: Sink, routing: Routing, sessions: WorkerSessions, metrics: Metrics) -> None:
         loop = asyncio.get_running_loop()
-        self._clock: Callable[[], float] = loop.time
         self._plan = plan
         self._sink = sink
         self._routing = routing
@@ -136,10 +140,14 @@ class Generation:
         self._state = _State.WAITING
         self._ticket: Ticket | None = None
         self._run: _Run | None = None
-        self._excluded: list[str] = []
+        # Workers that have refused or failed this request, and workers that cannot be reached at the moment.
+        self._excluded: set[str] = set()
+        self._unreachable: set[str] = set()
         self._workers_lost = 0
+        # What the last worker said that did not serve this request.
+        self._refusal: ApiError | None = None
         self._has_output = False
-        self._silent_since = self._clock()
+        self._silent_since = time.monotonic()
         self.timing = Timing()
         self.worker_id = ""
         self.usage: Usage | None = None
@@ -151,7 +159,7 @@ class Generation:
     # Driven by the handler.
 
     def start(self) -> None:
-        self.timing.queued = self._clock()
+        self.timing.queued = time.monotonic()
         self._submit()
 
     def close(self) -> None:
@@ -202,7 +210,7 @@ class Generation:
         if self._has_output or self._run is None:
             return
         self._has_output = True
-        self.timing.first_token = self._clock()
+        self.timing.first_token = time.monotonic()
         grant = self._run.grant
         if grant.router is not None:
             grant.router.first_token(grant.lease_id, cached_tokens)
@@ -219,7 +227,8 @@ class Generation:
             self._let_go(RELEASED_OK)
             self.ended.set_result(None)
 
-    def choice_failed(self, choice: _Choice, error: ApiError) -> None:
+    def choice_failed(self, choice: _Choice, error: ApiError, *, session_broke: bool = False) -> None:
+        """One choice failed, and with it the request, unless nothing has come of it and it may move."""
         run = self._run
         if run is None or not choice.key:
             return  # of a run that has been given back already
@@ -234,32 +243,43 @@ class Generation:
             return
         self._workers_lost += lost
         self._metrics.retries.labels(error.reason.label).inc()
-        self._excluded.append(run.session.worker_id)
+        (self._unreachable if session_broke else self._excluded).add(run.grant.worker_id)
+        self._refusal = error
         self._let_go(RELEASED_REFUSED if refused else RELEASED_FAILED)
         self._submit()
 
     # Waiting.
 
     def _submit(self) -> None:
+        self._routing.submit(self._new_ticket())
+
+    def _new_ticket(self) -> Ticket:
         self._state = _State.WAITING
-        ticket = Ticket(self._plan.ask, tuple(self._excluded), self._granted, self._rejected)
-        self._ticket = ticket
-        self._routing.submit(ticket)
+        avoided = tuple(self._excluded | self._unreachable)
+        self._ticket = Ticket(self._plan.ask, avoided, self._granted, self._rejected)
+        return self._ticket
 
     def _rejected(self, error: ApiError) -> None:
+        """Nobody takes it; where a worker had it before, what that one said is the better answer."""
         self._ticket = None
-        self.fail(error)
+        if self._unreachable and time.monotonic() < self._plan.ask.queue_deadline:
+            # They may come back in time, and everyone else has been asked.
+            self._unreachable.clear()
+            self._routing.park(self._new_ticket())
+        else:
+            self.fail(self._refusal or error)
 
     def _granted(self, grant: Grant) -> None:
-        self._ticket = None
         session = self._sessions.by_address(grant.worker_address)
         if session is None:
             # The router knows a worker that this gateway has no session with (any more, or yet).
             if grant.router is not None:
                 grant.router.release(grant.lease_id, RELEASED_REFUSED, 0)
-            self.fail(ApiError(Reason.MODEL_NOT_READY, "The worker for this model is not reachable.", retry_after_s=1))
+            self._unreachable.add(grant.worker_id)
+            self._submit()
             return
-        now = self._clock()
+        self._ticket = None
+        now = time.monotonic()
         self.timing.dispatched = now
         self.worker_id = session.worker_id
         self._state = _State.RUNNING

@@ -21,9 +21,12 @@ from .identity import new_request_id
 
 log = logging.getLogger(__name__)
 
+# Instead of the versions of Python and aiohttp.
+SERVER = "inferway"
+
 
 def error_response(error: ApiError, request_id: str) -> web.Response:
-    headers = {**error.headers(), "x-request-id": request_id}
+    headers = {**error.headers(), "x-request-id": request_id, "Server": SERVER}
     return web.Response(
         status=error.status,
         body=msgspec.json.encode(error.body()),

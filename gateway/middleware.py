@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ from inferway.errors import OK, ApiError, Reason
 from .core.ids import is_request_id, is_traceparent
 from .core.sse import Usage
 from .generation import Timing
-from .http_server import error_response
+from .http_server import SERVER, error_response
 from .identity import new_request_id
 from .metrics import OTHER, Metrics
 
@@ -47,6 +48,9 @@ class Exchange:
     error: ApiError | None = None
 
 
+# Asked for every few seconds by machines.
+_PROBES = ("/health", "/health/ready", "/metrics")
+
 Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
 # path -> method -> handler
 Routes = Mapping[str, Mapping[str, Handler]]
@@ -71,8 +75,7 @@ class Front:
         self.in_flight = 0
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        clock = asyncio.get_running_loop().time
-        exchange = Exchange(_request_id(request), clock(), self._tenant_of(request), _traceparent(request))
+        exchange = Exchange(_request_id(request), time.monotonic(), self._tenant_of(request), _traceparent(request))
         outcome = OK
         status = 0
         self.in_flight += 1
@@ -99,7 +102,7 @@ class Front:
         finally:
             self.in_flight -= 1
             self._metrics.in_flight.dec()
-            self._record(request, exchange, outcome, status, clock())
+            self._record(request, exchange, outcome, status, time.monotonic())
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         path = request.path
@@ -116,6 +119,7 @@ class Front:
         response = await handler(request, exchange)
         if not response.prepared:
             response.headers["x-request-id"] = exchange.request_id
+            response.headers["Server"] = SERVER
         return response
 
     def _refuse(self, error: ApiError, exchange: Exchange) -> web.Response:
@@ -129,8 +133,8 @@ class Front:
         self._metrics.http_responses.labels(route, str(status)).inc()
         if route != OTHER and _is_inference(request):
             self._record_inference(exchange, outcome, now)
-        elif status < 400:
-            return  # probes and scrapes are counted, not logged
+        elif status < 400 or route in _PROBES:
+            return  # counted, not logged
         timing, usage = exchange.timing, exchange.usage
         logs.event(
             log,

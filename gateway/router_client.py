@@ -49,6 +49,7 @@ class Ask:
 class Grant:
     """The right to send a request to a worker. `lease_id` is 0 and `router` None where no router was asked."""
 
+    worker_id: str
     worker_address: str
     lease_id: int = 0
     predicted_cached_tokens: int = 0
@@ -207,6 +208,7 @@ class RouterClient:
             del self._numbers[ticket]
             ticket.on_grant(
                 Grant(
+                    lease.worker_id,
                     lease.worker_address,
                     lease.lease_id,
                     lease.predicted_cached_tokens,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 
 from inferway import grpc_util, logs
 from inferway.errors import ApiError, Reason
@@ -47,8 +48,7 @@ class Routing:
             for address in routers
         }
         # Tickets that no router holds, in order of arrival.
-        self._homeless: dict[Ticket, None] = {}
-        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        self._parked: dict[Ticket, None] = {}
         self._sessions.want(set(self._static_workers))
 
     @property
@@ -61,27 +61,32 @@ class Routing:
         return not self.connected_routers
 
     def submit(self, ticket: Ticket) -> None:
-        """Find a worker for the ticket's request, now or later."""
+        """Find a worker for the ticket's request, now or later; may answer before it returns."""
         router = self._router_for(ticket.ask.model)
         if router is not None:
-            router.submit(ticket, now=self._clock())
+            router.submit(ticket, now=time.monotonic())
         elif not self._dispatch_without_router(ticket):
-            ticket.router = None
-            self._homeless[ticket] = None
+            self.park(ticket)
+
+    def park(self, ticket: Ticket) -> None:
+        """Let a ticket wait here, up to its queue deadline, until something changes."""
+        ticket.router = None
+        self._parked[ticket] = None
 
     def cancel(self, ticket: Ticket) -> None:
         if ticket.router is not None:
             ticket.router.cancel(ticket)
-        self._homeless.pop(ticket, None)
+        self._parked.pop(ticket, None)
 
-    def tick(self, now: float) -> None:
-        """A few times a second: place or expire what waits here, and what a silent router holds too long."""
-        for ticket in list(self._homeless):
+    def place_parked(self) -> None:
+        """Try again to find a worker for what waits here: a router or a worker has come, or time has passed."""
+        parked, self._parked = self._parked, {}
+        now = time.monotonic()
+        for ticket in parked:
             if now >= ticket.ask.queue_deadline:
-                del self._homeless[ticket]
                 ticket.on_reject(_no_worker(ticket.ask.model))
-            elif self._dispatch_without_router(ticket):
-                del self._homeless[ticket]
+            else:
+                self.submit(ticket)
 
     def expire(self, ticket: Ticket, now: float) -> None:
         """Reject a ticket whose router has not answered in time."""
@@ -102,10 +107,9 @@ class Routing:
         self._metrics.routers.set(len(self.connected_routers))
         if not router.connected:
             logs.event(log, "resubmitting", waiting=len(orphans), fallback=self.falls_back)
-        waiting = orphans if not router.connected else list(self._homeless)
-        for ticket in waiting:
-            self._homeless.pop(ticket, None)
+        for ticket in orphans:
             self.submit(ticket)
+        self.place_parked()
 
     def _workers_changed(self, _router: RouterClient) -> None:
         known = frozenset[str]().union(*(router.workers for router in self._routers.values()))
@@ -113,19 +117,24 @@ class Routing:
 
     def _dispatch_without_router(self, ticket: Ticket) -> bool:
         ask = ticket.ask
+        serving = self._sessions.serving(ask.model)
+        if serving and all(session.worker_id in ticket.excluded for session in serving):
+            message = "Every worker of this model has refused or failed this request."
+            ticket.on_reject(ApiError(Reason.OVERLOADED, message, retry_after_s=1.0))
+            return True
         candidates = {
-            session.address: session
-            for session in self._sessions.serving(ask.model)
+            session.address: session.worker_id
+            for session in serving
             if session.worker_id not in ticket.excluded and session.choices_in_flight < session.capacity
         }
         prefix = ask.block_hashes[:_FALLBACK_PREFIX_BLOCKS]
         key = prefix[-1].to_bytes(8, "big") if prefix else ask.request_id.encode()
-        load = {address: session.choices_in_flight for address, session in candidates.items()}
+        load = {session.address: session.choices_in_flight for session in serving}
         chosen = within_bounded_load(ranked(key, candidates), load)
         if chosen is None:
             return False
         self._metrics.fallback_dispatches.inc()
-        ticket.on_grant(Grant(chosen))
+        ticket.on_grant(Grant(candidates[chosen], chosen))
         return True
 
 

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from .http_server import SERVER
+
 _HEADERS = {
+    "Server": SERVER,
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     # Proxies of the nginx kind hold a stream back without it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -75,12 +76,14 @@ class ChoiceSpec:
 
 
 class ChoiceListener(Protocol):
-    """Receives what one choice gains. Exactly one of on_finish and on_error comes, last."""
+    """Receives what one choice gains. Exactly one of on_finish, on_error (the worker
+    says so) and on_lost (the session broke) comes, last."""
 
     def on_text(self, text: str, completion_tokens: int, now: float) -> None: ...
     def on_first(self, usage: Usage) -> None: ...
     def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None: ...
     def on_error(self, error: ApiError) -> None: ...
+    def on_lost(self) -> None: ...
 
 
 class WorkerSession:
@@ -111,7 +114,7 @@ class WorkerSession:
     def generate(self, spec: ChoiceSpec, listener: ChoiceListener) -> int:
         """Send one choice to the worker and return its key; what it gains goes to `listener`.
 
-        The session must be connected. If it breaks, the listener gets on_error (WORKER_FAILED).
+        The session must be connected. If it breaks, the listener gets on_lost.
         """
         assert self.connected
         key = self._next_key
@@ -194,9 +197,8 @@ class WorkerSession:
 
     async def _read(self, call: _SessionCall) -> None:
         listeners = self._listeners
-        clock = asyncio.get_running_loop().time
         while isinstance(batch := await call.read(), worker_pb2.StepBatch):
-            now = clock()
+            now = time.monotonic()
             for delta in batch.deltas:
                 listener = listeners.get(delta.key)
                 if listener is None:
@@ -214,7 +216,7 @@ class WorkerSession:
         was_connected, self.connected = self.connected, False
         lost, self._listeners = self._listeners, {}
         for listener in lost.values():
-            listener.on_error(ApiError(Reason.WORKER_FAILED, "The worker that answered this request was lost."))
+            listener.on_lost()
         if was_connected:
             logs.event(log, "worker session lost", worker=self.worker_id, choices=len(lost), level=logging.WARNING)
             self._on_change()
@@ -227,6 +229,8 @@ def _log_break(address: str, error: grpc.RpcError) -> None:
 
 def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> None:
     if delta.HasField("error"):
+        if delta.text:
+            listener.on_text(delta.text, delta.completion_tokens, now)
         listener.on_error(grpc_util.error_from_proto(delta.error))
     elif delta.finish_reason in _FINISH:
         listener.on_finish(delta.text, _FINISH[delta.finish_reason], _usage(delta.usage), now)

@@ -91,7 +91,7 @@ class ChatRoute:
                     "logit_bias",
                 )
         salt = hmac.digest(self.cache_secret, exchange.tenant_id.encode(), "sha256")[:16]
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         expected = min(sampling.max_tokens or _DEFAULT_EXPECTED_TOKENS, description.context_length - len(prompt))
         ask = Ask(
             request_id=exchange.request_id,
@@ -190,7 +190,7 @@ def _cut_off() -> ApiError:
 
 
 def _elapsed_ms(exchange: Exchange) -> str:
-    return str(round((asyncio.get_running_loop().time() - exchange.received) * 1000))
+    return str(round((time.monotonic() - exchange.received) * 1000))
 
 
 def _fingerprint(model: ServedModel) -> str:
