@@ -1,0 +1,57 @@
+"""Options of the worker."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from inferway.config import Secret, option
+
+ENGINES = ("llamacpp", "scripted")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One engine behind the gRPC contract."""
+
+    engine: str = option("llamacpp", "engine to run: " + ", ".join(ENGINES), choices=ENGINES)
+    name: str = option("", "name of this worker, unique in the mesh; default: engine, host name and port")
+    listen: str = option("127.0.0.1:50051", "gRPC address, host:port; port 0 picks a free one")
+    ops_listen: str = option("127.0.0.1:9101", "HTTP address of health and metrics; port 0 picks a free one")
+    max_running: int | None = option(
+        None, "choices in the batch at most; default: 8 for llamacpp, 256 for scripted", minimum=1
+    )
+    max_waiting: int | None = option(
+        None, "choices admitted beyond the running ones at most; default: 64 for llamacpp, 1024 for scripted", minimum=0
+    )
+    model_path: str = option("", "llamacpp: model file; default: the bundled model")
+    model_name: str = option("", "llamacpp: public name of the model; default: the engine's own")
+    context_length: int | None = option(
+        None, "prompt plus completion at most; default: the engine's own", unit="tokens", minimum=2
+    )
+    threads: int | None = option(None, "llamacpp: threads; default: the engine's own choice", minimum=1)
+    scripts: str = option("", "scripted: file of scripts (docs/scripted-engine.md)")
+    capability: tuple[str, ...] = option((), "scripted: key=value to report, repeatable; key=false takes one away")
+    record: str = option("", "scripted: file that gets a JSON line for every Generate and Abort")
+    step_ms: float = option(
+        0.0, "scripted: length of an engine step; 0: items play as they fall due", unit="ms", minimum=0
+    )
+    prefill_tokens_per_s: float = option(
+        0.0, "scripted: speed of the prompt pass; 0: at once", unit="tokens/s", minimum=0
+    )
+    kv_tokens: int | None = option(None, "scripted: tokens that the KV cache holds", unit="tokens", minimum=64)
+
+    internal_token: Secret = option(
+        Secret(""), "shared secret of the mesh's gRPC streams", env="INFERWAY_INTERNAL_TOKEN"
+    )
+    internal_token_file: str = option(
+        "", "file with that secret, a token a line, re-read on change", env="INFERWAY_INTERNAL_TOKEN_FILE"
+    )
+    insecure: bool = option(False, "accept anyone who can connect, also off loopback")
+    drain_delay_s: float = option(0.0, "after SIGTERM, new requests are still taken for this time", unit="s", minimum=0)
+    drain_limit_s: float = option(120.0, "after SIGTERM, running requests may take this long", unit="s", minimum=0)
+    log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))
+
+    def worker_id(self, port: int) -> str:
+        """The configured name, or one that is the same at the next start on this port."""
+        return self.name or f"{self.engine}-{socket.gethostname()}-{port}"

@@ -1,0 +1,88 @@
+"""What a worker takes: checks of one Generate, each refusal naming field, limit and observed value.
+
+The gateway has checked the same for its callers; a worker trusts no peer with its engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from inferway.errors import ApiError, Reason, invalid
+
+from ..engine import GenerateRequest, ModelInfo, Sampling
+
+MAX_PRIORITY = 9
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 64
+
+# Field, least and greatest value, whether the least itself is allowed. types.proto has the same table in words.
+_RANGES: tuple[tuple[str, float, float, bool], ...] = (
+    ("temperature", 0, 2, True),
+    ("top_p", 0, 1, False),
+    ("top_k", 1, 0xFFFFFFFF, True),
+    ("min_p", 0, 1, True),
+    ("frequency_penalty", -2, 2, True),
+    ("presence_penalty", -2, 2, True),
+    ("repetition_penalty", 0, 2, False),
+    ("max_tokens", 1, 0xFFFFFFFF, True),
+)
+_MAX_LOGIT_BIAS = 100.0
+
+
+def check(request: GenerateRequest, stop: Sequence[str], models: Mapping[str, ModelInfo]) -> Sampling:
+    """The sampling to run with: `max_tokens` is set, and capped to what the context leaves. Raises ApiError."""
+    model = models.get(request.model)
+    if model is None:
+        raise ApiError(Reason.MODEL_NOT_FOUND, f"The model '{request.model}' is not served by this worker.", "model")
+    prompt = request.prompt_token_ids
+    if not prompt:
+        raise invalid("prompt_token_ids", "prompt_token_ids must hold at least 1 token, got 0.")
+    if len(prompt) >= model.context_length:
+        raise ApiError(
+            Reason.CONTEXT_LENGTH_EXCEEDED,
+            f"This model's maximum context length is {model.context_length} tokens, "
+            f"but the prompt has {len(prompt)} tokens and leaves no room for an answer.",
+            "prompt_token_ids",
+        )
+    largest = max(prompt)
+    if largest >= model.vocab_size:
+        raise invalid(
+            "prompt_token_ids",
+            f"prompt_token_ids must be below {model.vocab_size}, the vocabulary size of '{model.name}', got {largest}.",
+        )
+    if not 0 <= request.priority <= MAX_PRIORITY:
+        raise invalid("priority", f"priority must be from 0 to {MAX_PRIORITY}, got {request.priority}.")
+    _check_stop(stop)
+    sampling = request.sampling
+    _check_sampling(sampling, model.vocab_size)
+    room = model.context_length - len(prompt)
+    return replace(sampling, max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room))
+
+
+def _check_stop(stop: Sequence[str]) -> None:
+    if len(stop) > MAX_STOPS:
+        raise invalid("stop", f"stop must hold at most {MAX_STOPS} strings, got {len(stop)}.")
+    for place, text in enumerate(stop):
+        if not 1 <= len(text) <= MAX_STOP_CHARACTERS:
+            raise invalid(
+                f"stop[{place}]", f"stop[{place}] must have 1 to {MAX_STOP_CHARACTERS} characters, got {len(text)}."
+            )
+
+
+def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
+    for name, least, greatest, least_allowed in _RANGES:
+        value = getattr(sampling, name)
+        if value is None or (least < value <= greatest) or (least_allowed and value == least):
+            continue
+        bound = "at least" if least_allowed else "above"
+        raise invalid(name, f"{name} must be {bound} {least:g} and at most {greatest:g}, got {value:g}.")
+    if sampling.min_tokens and sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
+        raise invalid(
+            "min_tokens", f"min_tokens must be at most max_tokens ({sampling.max_tokens}), got {sampling.min_tokens}."
+        )
+    for token_id, bias in sampling.logit_bias.items():
+        if not 0 <= token_id < vocab_size:
+            raise invalid("logit_bias", f"logit_bias names token {token_id}; the vocabulary ends at {vocab_size - 1}.")
+        if not -_MAX_LOGIT_BIAS <= bias <= _MAX_LOGIT_BIAS:
+            raise invalid("logit_bias", f"logit_bias of token {token_id} must be from -100 to 100, got {bias:g}.")

@@ -1,0 +1,132 @@
+"""The text of one choice: token ids in, text that may be shown and token counts out.
+
+Detokenizer, then stop matcher; the matcher is left out where a request has no stop strings. Completion tokens are
+counted up to the one that completed a stop string. Stop strings are looked for in the text of token number
+`min_tokens` and of those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inferway.errors import ApiError
+
+from ..engine import FinishReason, Output
+from .detokenize import Detokenizer, TokenTable
+from .stop import StopMatcher, StopStrings
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one choice, as types.proto has them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Delta:
+    """What one choice gained; ends its choice when it has `finish_reason` or `error`."""
+
+    text: str = ""
+    completion_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    error: ApiError | None = None
+    # The engine still runs this choice and has to be told to stop.
+    must_abort: bool = False
+
+
+class Choice:
+    """Owned by one key of a session. Feed it every output of that key in order; after the last delta, none."""
+
+    __slots__ = ("_cached", "_counted", "_detokenizer", "_matcher", "_min_tokens", "_prompt", "_reasoning", "_started")
+
+    def __init__(
+        self, table: TokenTable, prompt_tokens: int, stops: StopStrings | None = None, min_tokens: int = 0
+    ) -> None:
+        self._detokenizer = Detokenizer(table)
+        self._matcher = StopMatcher(stops) if stops is not None else None
+        self._min_tokens = min_tokens
+        self._prompt = prompt_tokens
+        self._cached = 0
+        self._reasoning = 0
+        self._counted = 0
+        self._started = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._prompt
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens so far, up to the one that completed a stop string."""
+        return self._counted
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._cached
+
+    def feed(self, output: Output) -> Delta | None:
+        """The next delta, or None when there is nothing to tell."""
+        if output.cached_tokens is not None:
+            self._cached = output.cached_tokens
+        if output.prompt_tokens is not None:
+            self._prompt = output.prompt_tokens
+        if output.reasoning_tokens is not None:
+            self._reasoning = output.reasoning_tokens
+        token_ids, hidden = output.token_ids, 0
+        if output.ends_with_stop_token and token_ids:
+            token_ids, hidden = token_ids[:-1], 1
+        matcher = self._matcher
+        before = self._counted
+        if matcher is None:
+            text = self._detokenizer.feed(token_ids) if token_ids else ""
+            self._counted += len(token_ids) + hidden
+        else:
+            text = self._feed_each(matcher, token_ids)
+            if not matcher.matched:
+                self._counted += hidden
+        finish, ended = output.finish_reason, output.finish_reason is not None or output.error is not None
+        if ended and (matcher is None or not matcher.matched):
+            text += self._flush()
+        stopped = matcher is not None and matcher.matched
+        if output.completion_tokens is not None and not stopped:
+            self._counted = output.completion_tokens
+        if stopped:
+            self._started = True
+            return Delta(text, self._counted, FinishReason.STOP, self._usage(), must_abort=not ended)
+        if ended:
+            self._started = True
+            return Delta(text, self._counted, finish, self._usage(), output.error)
+        if not self._started:
+            self._started = True
+            return Delta(text, self._counted, usage=self._usage())
+        if not text and self._counted == before:
+            return None
+        return Delta(text, self._counted)
+
+    def _feed_each(self, matcher: StopMatcher, token_ids: Sequence[int]) -> str:
+        """Token by token, because the count stops at the one that completes a match."""
+        shown = []
+        for token_id in token_ids:
+            piece = self._detokenizer.feed((token_id,))
+            self._counted += 1
+            shown.append(matcher.feed(piece) if self._counted >= self._min_tokens else piece)
+            if matcher.matched:
+                break
+        return "".join(shown)
+
+    def _flush(self) -> str:
+        rest = self._detokenizer.finish()
+        matcher = self._matcher
+        if matcher is None:
+            return rest
+        shown = matcher.feed(rest)
+        return shown if matcher.matched else shown + matcher.finish()
+
+    def _usage(self) -> Usage:
+        return Usage(self._prompt, self._counted, min(self._cached, self._prompt), min(self._reasoning, self._counted))

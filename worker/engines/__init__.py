@@ -1,0 +1,64 @@
+"""Engines, chosen by name. Each is imported when it is asked for, because each has dependencies of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Config
+from ..engine import Engine
+
+
+class EngineNotInstalled(Exception):
+    """What the engine needs is not installed; the message says how to install it."""
+
+
+def build(config: Config, worker_id: str) -> Engine:
+    """The configured engine, not started. Raises EngineNotInstalled."""
+    try:
+        return _scripted(config, worker_id) if config.engine == "scripted" else _llamacpp(config)
+    except ImportError as error:
+        extra = "worker" if config.engine == "scripted" else config.engine
+        raise EngineNotInstalled(
+            f"the engine {config.engine} needs the package {error.name}: pip install '.[{extra}]'"
+        ) from error
+
+
+def _scripted(config: Config, worker_id: str) -> Engine:
+    from .scripted import ScriptedEngine
+
+    return ScriptedEngine(
+        scripts_path=config.scripts or None,
+        capabilities=dict(_key_value(item) for item in config.capability),
+        name=worker_id,
+        record_path=config.record or None,
+        step_ms=config.step_ms,
+        prefill_tokens_per_s=config.prefill_tokens_per_s,
+        **_given(
+            kv_tokens=config.kv_tokens,
+            context_length=config.context_length,
+            max_running=config.max_running,
+            max_waiting=config.max_waiting,
+        ),
+    )
+
+
+def _llamacpp(config: Config) -> Engine:
+    from .llamacpp import LlamaCppEngine
+
+    engine: Engine = LlamaCppEngine(
+        model_path=config.model_path or None,
+        model_name=config.model_name or None,
+        threads=config.threads,
+        **_given(context_length=config.context_length, max_running=config.max_running, max_waiting=config.max_waiting),
+    )
+    return engine
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that were configured; the engine knows its own defaults for the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _key_value(item: str) -> tuple[str, str]:
+    key, _, value = item.partition("=")
+    return key.strip(), value.strip() or "true"

@@ -1,0 +1,218 @@
+"""The scripted engine: a batch, a timer and the loop they run on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from inferway import logs
+from inferway.errors import ApiError, Reason
+
+from ...engine import Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
+from .batch import Batch, Job
+from .lexicon import Interned, Lexicon
+from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model
+from .play import Part, Play, planned_tokens
+from .record import Recorder
+from .script import Scripts, read_scripts
+
+log = logging.getLogger(__name__)
+
+# Larger than the largest context, so that any prompt can be run.
+_KV_TOKENS = 2 * CONTEXT_LENGTH
+# Of an answer's tokens, those that memory is reserved for at most: few answers are as long as they may be.
+_RESERVED_TOKENS = 4096
+# The length of a step where only the speed of the prompt pass is given.
+_DEFAULT_STEP_S = 0.01
+
+
+class ScriptedEngine(Engine):
+    def __init__(
+        self,
+        *,
+        scripts_path: str | None = None,
+        capabilities: Mapping[str, str] | None = None,
+        name: str = "",
+        record_path: str | None = None,
+        step_ms: float = 0.0,
+        prefill_tokens_per_s: float = 0.0,
+        kv_tokens: int = _KV_TOKENS,
+        context_length: int = CONTEXT_LENGTH,
+        max_running: int = 256,
+        max_waiting: int = 1024,
+    ) -> None:
+        """`name` is what `worker:` items of a script mean; `capabilities` are those of `--capability`."""
+        self._scripts_path = scripts_path
+        self._capabilities = dict(capabilities or {})
+        self._name = name
+        self._record_path = record_path
+        self._prefill_tokens_per_s = prefill_tokens_per_s
+        self._context_length = context_length
+        self._max_running = max_running
+        self._max_waiting = max_waiting
+        step_s = step_ms / 1000 or (_DEFAULT_STEP_S if prefill_tokens_per_s else 0.0)
+        self._batch = Batch(
+            max_running=max_running,
+            kv_tokens=kv_tokens,
+            block_size=BLOCK_SIZE,
+            step_s=step_s,
+            prefill_tokens_per_s=prefill_tokens_per_s,
+        )
+        self._scripts = Scripts()
+        self._interned = Interned()
+        self._lexicons: dict[str, Lexicon] = {}
+        self._requests: dict[int, GenerateRequest] = {}
+        self._recorder: Recorder | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._loop: asyncio.AbstractEventLoop
+        self._on_step: Callable[[Step], None]
+
+    async def start(self, on_step: Callable[[Step], None]) -> EngineInfo:
+        """Raises ApiError for a script or capability that cannot be understood, OSError for files."""
+        self._loop = asyncio.get_running_loop()
+        self._on_step = on_step
+        context_length, reported = _report(self._capabilities, self._context_length)
+        models = await asyncio.to_thread(self._build, context_length, reported)
+        self._lexicons = {model.name: Lexicon(model, FAMILIES[model.name], self._interned) for model in models}
+        if self._record_path is not None:
+            self._recorder = Recorder(self._record_path, self._name)
+        return EngineInfo(
+            name="scripted",
+            models=models,
+            max_running=self._max_running,
+            max_waiting=self._max_waiting,
+            kv_total_tokens=self._batch.kv_tokens,
+            prefill_tokens_per_s=self._prefill_tokens_per_s,
+            publishes_kv_events=True,
+        )
+
+    def generate(self, request: GenerateRequest) -> None:
+        limit_tokens = request.sampling.max_tokens or self._context_length
+        kv_room = self._batch.kv_tokens - len(request.prompt_token_ids)
+        if kv_room < 1:
+            raise ApiError(
+                Reason.CONTEXT_LENGTH_EXCEEDED,
+                f"The prompt has {len(request.prompt_token_ids)} tokens; this worker can hold {self._batch.kv_tokens}.",
+                "prompt_token_ids",
+            )
+        lexicon = self._lexicons[request.model]
+        if self._recorder is not None:
+            self._recorder.generate(request, lexicon.decode(request.prompt_token_ids))
+        script = self._scripts.find(request.request_id)
+        message = partial(lexicon.last_message, request.prompt_token_ids)
+        is_endless = request.sampling.ignore_eos
+        part = Part(
+            worker=self._name,
+            choice_index=request.choice_index,
+            message_ids=message,
+            message_text=lambda: lexicon.text(message()),
+            token_id=lexicon.token_id,
+            is_endless=is_endless,
+        )
+        limit_tokens = min(limit_tokens, kv_room)
+        expected = planned_tokens(script)
+        if expected is None:
+            expected = limit_tokens if is_endless else len(request.prompt_token_ids)
+        job = Job(
+            key=request.key,
+            request_id=request.request_id,
+            model=request.model,
+            prompt=request.prompt_token_ids,
+            play=Play(script, part),
+            limit_tokens=limit_tokens,
+            expected_tokens=min(expected, limit_tokens, _RESERVED_TOKENS),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+        self._requests[request.key] = request
+        self._batch.submit(job, now=self._loop.time())
+        self._schedule()
+
+    def abort(self, key: int) -> None:
+        if self._batch.cancel(key):
+            if self._recorder is not None:
+                self._recorder.abort(self._requests[key])
+            self._schedule()
+
+    def load(self) -> Load:
+        return self._batch.load()
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
+
+    def _build(self, context_length: int, capabilities: Sequence[str]) -> list[ModelInfo]:
+        if self._scripts_path is not None:
+            self._scripts = _load_scripts(self._scripts_path)
+        return [
+            build_model(
+                name,
+                context_length=context_length,
+                capabilities=capabilities,
+                token_bytes=self._interned.bytes_of,
+            )
+            for name in FAMILIES
+        ]
+
+    def _schedule(self) -> None:
+        """Keep one timer, at the time of the next step."""
+        at = self._batch.next_step_at()
+        if self._timer is not None:
+            if at is not None and self._timer_at <= at:
+                return  # rings no later than needed; _tick looks again
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        at = self._batch.next_step_at()
+        if at is not None and at <= now:
+            result = self._batch.step(now=now)
+            for failed in result.failures:
+                logs.event(log, "script_failure", request_id=failed.request_id, detail=failed.detail)
+            for output in result.outputs:
+                if output.finish_reason is not None or output.error is not None:
+                    self._requests.pop(output.key, None)
+            if result.outputs or result.kv_events:
+                self._on_step(Step(result.outputs, result.kv_events))
+        self._schedule()
+
+
+def _load_scripts(path: str) -> Scripts:
+    """JSON is YAML. Raises OSError, or ApiError with what is wrong where."""
+    text = Path(path).read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return read_scripts(yaml.load(text, Loader=loader) or {})
+    except yaml.YAMLError as error:
+        raise ApiError(Reason.INVALID_REQUEST, f"the scripts in {path} are no YAML: {error}") from error
+    except ValueError as error:
+        raise ApiError(Reason.INVALID_REQUEST, f"the scripts in {path} cannot be read: {error}") from error
+
+
+def _report(capabilities: Mapping[str, str], context_length: int) -> tuple[int, list[str]]:
+    """What models report: their context length, and capabilities less those set to false."""
+    reported = dict.fromkeys(CAPABILITIES, "true")
+    for key, value in capabilities.items():
+        if key == "max_model_len":
+            if not value.isdecimal() or int(value) < 2:
+                raise ApiError(Reason.INVALID_REQUEST, f"capability max_model_len must be at least 2, got {value!r}")
+            context_length = int(value)
+        else:
+            reported[key] = value.lower() if value.lower() in ("true", "false") else value
+    shown = [key if value == "true" else f"{key}={value}" for key, value in reported.items() if value != "false"]
+    return context_length, shown

@@ -1,0 +1,300 @@
+"""The engine and everyone on it: sessions that generate, watchers that listen.
+
+Everything here runs on one event loop and nothing awaits on the path of a token: an engine step is one pass over its
+outputs, each going through its choice's text machine into its session's outbox, and then one wake-up a session.
+
+Who owns what: a `Live` choice is known by its engine key, unique in the process, and by its gateway key, unique in
+its session. It leaves both tables at its last delta, and what the engine still says about it afterwards reaches
+nobody. A stop string ends a choice here before the engine knows; a caller's abort waits for the engine's answer,
+because that carries the final count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from inferway import logs
+from inferway.errors import OK, ApiError, Reason
+
+from .core.admission import check
+from .core.choice import Choice, Delta
+from .core.detokenize import TokenTable, token_table
+from .core.outbox import Outbox
+from .core.stop import StopStrings
+from .core.watch import CacheContents, WatchFeed
+from .engine import Engine, EngineInfo, FinishReason, GenerateRequest, Load, ModelInfo, Step
+from .metrics import Tallies
+
+log = logging.getLogger(__name__)
+
+# Share of the newest duration in the running mean that Retry-After is made from.
+_DURATION_WEIGHT = 0.1
+_RETRY_AFTER_S = (1.0, 30.0)
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A choice between its admission and its last delta."""
+
+    engine_key: int
+    gateway_key: int
+    session: GatewaySession
+    request: GenerateRequest
+    choice: Choice
+    started_at: float
+    has_output: bool = False
+    is_aborting: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class GatewaySession:
+    """One gateway process. `wake` is set when the outbox holds something to write."""
+
+    gateway_id: str = ""
+    outbox: Outbox = field(default_factory=Outbox)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    live: dict[int, Live] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One router. `wake` is set when there is something new to report."""
+
+    feed: WatchFeed
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Runtime:
+    def __init__(self, engine: Engine, worker_id: str, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.worker_id = worker_id
+        self.instance_id = uuid.uuid4().hex
+        self.info: EngineInfo | None = None
+        self.models: dict[str, ModelInfo] = {}
+        self.tallies = Tallies()
+        self.steps = 0
+        self.is_draining = False
+        self.is_closing = False
+        self._is_refusing = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._tables: dict[str, TokenTable] = {}
+        self._live: dict[int, Live] = {}
+        self._leases: dict[int, int] = {}
+        self._sessions: set[GatewaySession] = set()
+        self._watchers: set[Watcher] = set()
+        self._contents = CacheContents()
+        self._last_key = 0
+        self._last_step_at = 0.0
+        self._mean_duration_s = 0.0
+
+    async def start(self) -> EngineInfo:
+        """Load the engine. Raises ApiError, OSError or UnsupportedTokenizer with a sentence for the operator."""
+        info = await self._engine.start(self._on_step)
+        for model in info.models:
+            table = token_table(model.tokenizer_json, shown=model.structural_marks, beyond=model.token_bytes)
+            for name in (model.name, *model.aliases):
+                self.models[name] = model
+                self._tables[name] = table
+        self.info = info
+        return info
+
+    def open_session(self) -> GatewaySession:
+        session = GatewaySession()
+        self._sessions.add(session)
+        return session
+
+    def close_session(self, session: GatewaySession) -> None:
+        """The gateway is gone: everything it asked for stops now."""
+        self._sessions.discard(session)
+        for live in list(session.live.values()):
+            self._drop(live, Reason.CLIENT_CLOSED_REQUEST.label)
+
+    def generate(
+        self, session: GatewaySession, gateway_key: int, request: GenerateRequest, stop: Sequence[str]
+    ) -> None:
+        """Admit one choice, or put the reason for its refusal into the session's outbox."""
+        try:
+            self._admit(session, gateway_key, request, stop)
+        except ApiError as error:
+            self.tallies.outcomes[error.reason.label] += 1
+            logs.event(log, "refused", request_id=request.request_id, outcome=error.reason.label, detail=error.message)
+            self._send(session, gateway_key, Delta(error=error))
+            session.wake.set()
+
+    def abort(self, session: GatewaySession, gateway_key: int) -> None:
+        """Stop a choice; its last delta comes with the engine's answer. Unknown keys are ignored."""
+        live = session.live.get(gateway_key)
+        if live is not None and not live.is_aborting:
+            live.is_aborting = True
+            self._engine.abort(live.engine_key)
+
+    def open_watch(self) -> Watcher:
+        assert self.info is not None
+        models = [model.name for model in self.info.models] if self.info.publishes_kv_events else []
+        watcher = Watcher(WatchFeed(self._contents, models))
+        self._watchers.add(watcher)
+        return watcher
+
+    def close_watch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def load(self) -> Load:
+        return self._engine.load()
+
+    def lease_ids(self) -> list[int]:
+        """The leases of all choices that have not ended, each once."""
+        return list(self._leases)
+
+    def announce_drain(self) -> None:
+        """Tell every watcher that this worker is leaving."""
+        self.is_draining = True
+        self._wake_watchers()
+
+    def refuse_new(self) -> None:
+        """Take nothing new; what runs goes on."""
+        self._is_refusing = True
+
+    def end_streams(self) -> None:
+        """Every session and watch ends once what waits in it is written."""
+        self.is_closing = True
+        for session in self._sessions:
+            session.wake.set()
+        self._wake_watchers()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    def flush_metrics(self) -> None:
+        self.tallies.flush(self._engine.load() if self.info is not None else None)
+
+    def _admit(self, session: GatewaySession, gateway_key: int, request: GenerateRequest, stop: Sequence[str]) -> None:
+        running = session.live.get(gateway_key)
+        if running is not None or gateway_key in session.outbox:
+            # Two requests must never share a key's deltas: neither of them goes on.
+            if running is not None:
+                self._drop(running, Reason.INTERNAL_ERROR.label)
+            raise ApiError(Reason.INVALID_REQUEST, f"The key {gateway_key} is in use on this session.", "key")
+        if self._is_refusing:
+            raise ApiError(Reason.SHUTTING_DOWN, "This worker is shutting down.", retry_after_s=1.0)
+        if self.info is None:
+            raise ApiError(Reason.MODEL_NOT_READY, "This worker is loading its model.", retry_after_s=1.0)
+        sampling = check(request, stop, self.models)
+        limit = self.info.max_running + self.info.max_waiting
+        if len(self._live) >= limit:
+            raise ApiError(
+                Reason.OVERLOADED,
+                f"This worker takes {limit} requests at a time and has {len(self._live)}.",
+                retry_after_s=self._retry_after_s(),
+            )
+        self._last_key += 1
+        model = self.models[request.model]
+        request = replace(request, key=self._last_key, model=model.name, sampling=sampling)
+        stops = StopStrings(stop) if stop else None
+        choice = Choice(self._tables[model.name], len(request.prompt_token_ids), stops, sampling.min_tokens or 0)
+        self._engine.generate(request)
+        live = Live(self._last_key, gateway_key, session, request, choice, self._clock())
+        self._live[live.engine_key] = live
+        session.live[gateway_key] = live
+        self.idle.clear()
+        if request.lease_id:
+            self._leases[request.lease_id] = self._leases.get(request.lease_id, 0) + 1
+        self.tallies.prompt[model.name] += len(request.prompt_token_ids)
+        self._wake_watchers()
+
+    def _on_step(self, step: Step) -> None:
+        now = self._clock()
+        if self._live:
+            if self._last_step_at:
+                self.tallies.step(now - self._last_step_at)
+            self._last_step_at = now
+        self.steps += 1
+        moved: set[GatewaySession] = set()
+        for output in step.outputs:
+            live = self._live.get(output.key)
+            if live is None:
+                continue
+            if output.token_ids:
+                self.tallies.generated[live.request.model] += len(output.token_ids)
+            delta = live.choice.feed(output)
+            if delta is None:
+                continue
+            if not live.has_output:
+                live.has_output = True
+                self.tallies.cached[live.request.model] += live.choice.cached_tokens
+            if delta.finish_reason is not None or delta.error is not None:
+                self._end(live, _outcome(delta), now)
+                if delta.must_abort:
+                    self._engine.abort(live.engine_key)
+            self._send(live.session, live.gateway_key, delta)
+            moved.add(live.session)
+        for session in moved:
+            session.wake.set()
+        if step.kv_events:
+            self._contents.apply(step.kv_events)
+            for watcher in self._watchers:
+                watcher.feed.add(step.kv_events)
+        if not self._live:
+            self._last_step_at = 0.0
+        self._wake_watchers()
+
+    def _send(self, session: GatewaySession, gateway_key: int, delta: Delta) -> None:
+        for given_up in session.outbox.put(gateway_key, delta):
+            live = session.live.get(given_up)
+            if live is not None:
+                self._drop(live, Reason.OVERLOADED.label)
+
+    def _drop(self, live: Live, outcome: str) -> None:
+        """End a choice that the engine still runs, without waiting for its answer."""
+        self._end(live, outcome, self._clock())
+        self._engine.abort(live.engine_key)
+
+    def _end(self, live: Live, outcome: str, now: float) -> None:
+        """The only way out of the tables, once a choice."""
+        del self._live[live.engine_key]
+        del live.session.live[live.gateway_key]
+        request, seconds = live.request, now - live.started_at
+        if request.lease_id:
+            left = self._leases[request.lease_id] - 1
+            if left:
+                self._leases[request.lease_id] = left
+            else:
+                del self._leases[request.lease_id]
+        self.tallies.outcomes[outcome] += 1
+        self._mean_duration_s += (seconds - self._mean_duration_s) * _DURATION_WEIGHT
+        if not self._live:
+            self.idle.set()
+        logs.event(
+            log,
+            "ended",
+            level=logging.DEBUG,
+            request_id=request.request_id,
+            choice_index=request.choice_index,
+            model=request.model,
+            outcome=outcome,
+            seconds=round(seconds, 4),
+            prompt_tokens=live.choice.prompt_tokens,
+            cached_tokens=live.choice.cached_tokens,
+            completion_tokens=live.choice.completion_tokens,
+        )
+
+    def _retry_after_s(self) -> float:
+        """When a slot should be free: the mean duration of a choice over the slots that end one after another."""
+        assert self.info is not None
+        least, greatest = _RETRY_AFTER_S
+        return min(greatest, max(least, self._mean_duration_s / self.info.max_running))
+
+    def _wake_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher.wake.set()
+
+
+def _outcome(delta: Delta) -> str:
+    if delta.error is not None:
+        return delta.error.reason.label
+    return Reason.CLIENT_CLOSED_REQUEST.label if delta.finish_reason is FinishReason.ABORTED else OK

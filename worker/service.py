@@ -1,0 +1,255 @@
+"""The gRPC face of a worker: protobuf in, protobuf out, everything else in runtime.py."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from array import array
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import grpc
+
+from inferway import logs
+from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from inferway.grpc_util import error_to_proto
+
+from .core.choice import Delta, Usage
+from .engine import BlocksRemoved, BlocksStored, FinishReason, GenerateRequest, KvEvent, ModelInfo, Sampling
+from .runtime import GatewaySession, Runtime, Watcher
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name
+_TOKENIZER_PIECE_BYTES = 1 << 20
+# Reports of a fast engine are merged: routers need load, not every step.
+_REPORT_INTERVAL_S = 0.002
+# A watcher hears from an idle worker this often.
+_REPORT_IDLE_S = 1.0
+
+_FINISH_REASONS = {
+    None: types_pb2.FINISH_REASON_UNSPECIFIED,
+    FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORTED: types_pb2.FINISH_REASON_ABORTED,
+}
+_OPTIONAL_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+)
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServicer):
+    def __init__(self, runtime: Runtime, started_unix_s: int) -> None:
+        self._runtime = runtime
+        self._started_unix_s = started_unix_s
+        self._digests: dict[int, str] = {}
+
+    async def Describe(self, request: worker_pb2.DescribeRequest, context: Any) -> worker_pb2.DescribeResponse:
+        await self._refuse_while_loading(context)
+        info = self._runtime.info
+        assert info is not None
+        return worker_pb2.DescribeResponse(
+            worker_id=self._runtime.worker_id,
+            instance_id=self._runtime.instance_id,
+            engine=info.name,
+            models=[self._describe_model(model) for model in info.models],
+            max_running=info.max_running,
+            max_waiting=info.max_waiting,
+            kv_total_tokens=info.kv_total_tokens,
+            prefill_tokens_per_s=info.prefill_tokens_per_s,
+            publishes_kv_events=info.publishes_kv_events,
+        )
+
+    async def GetTokenizer(
+        self, request: worker_pb2.GetTokenizerRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.GetTokenizerResponse]:
+        await self._refuse_while_loading(context)
+        for model in self._runtime.models.values():
+            if self._digest(model) == request.digest:
+                break
+        else:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no model of this worker has a tokenizer with this digest")
+        for start in range(0, len(model.tokenizer_json), _TOKENIZER_PIECE_BYTES):
+            yield worker_pb2.GetTokenizerResponse(data=model.tokenizer_json[start : start + _TOKENIZER_PIECE_BYTES])
+
+    async def Session(self, request_iterator: AsyncIterator[worker_pb2.SessionRequest], context: Any) -> None:
+        session = self._runtime.open_session()
+        try:
+            # Tells the gateway that its requests are taken, before the first of them has anything to say.
+            await context.send_initial_metadata(())
+            async with asyncio.TaskGroup() as group:
+                ways = {
+                    group.create_task(self._read(session, request_iterator)),
+                    group.create_task(self._write(session, context)),
+                }
+                # The stream is over when either way is: the gateway left, or this worker closes.
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                for way in ways:
+                    way.cancel()
+        finally:
+            self._runtime.close_session(session)
+            logs.event(log, "session_closed", gateway_id=session.gateway_id)
+
+    async def Watch(self, request: worker_pb2.WatchRequest, context: Any) -> None:
+        await self._refuse_while_loading(context)
+        watcher = self._runtime.open_watch()
+        logs.event(log, "watch_opened", router_id=request.router_id)
+        try:
+            while not self._runtime.is_closing:
+                watcher.wake.clear()
+                if not await _write(context, self._report(watcher)):
+                    return
+                await asyncio.sleep(_REPORT_INTERVAL_S)
+                if not watcher.feed.has_more:
+                    await _wait(watcher.wake, _REPORT_IDLE_S)
+        finally:
+            self._runtime.close_watch(watcher)
+            logs.event(log, "watch_closed", router_id=request.router_id)
+
+    async def _read(self, session: GatewaySession, requests: AsyncIterator[worker_pb2.SessionRequest]) -> None:
+        async for request in requests:
+            if request.gateway_id and not session.gateway_id:
+                session.gateway_id = request.gateway_id
+                logs.event(log, "session_opened", gateway_id=session.gateway_id)
+            for generate in request.generates:
+                self._runtime.generate(session, generate.key, _request(generate), list(generate.sampling.stop))
+            for key in request.aborts:
+                self._runtime.abort(session, key)
+
+    async def _write(self, session: GatewaySession, context: Any) -> None:
+        while True:
+            await session.wake.wait()
+            session.wake.clear()
+            while batch := session.outbox.take():
+                if not await _write(context, _step_batch(batch)):
+                    return
+            if self._runtime.is_closing:
+                return
+
+    async def _refuse_while_loading(self, context: Any) -> None:
+        if self._runtime.info is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine is loading its model")
+
+    def _describe_model(self, model: ModelInfo) -> worker_pb2.Model:
+        return worker_pb2.Model(
+            name=model.name,
+            aliases=model.aliases,
+            context_length=model.context_length,
+            tokenizer_digest=self._digest(model),
+            chat_template=model.chat_template,
+            bos_token=model.bos_token,
+            eos_token=model.eos_token,
+            block_size=model.block_size,
+            vocab_size=model.vocab_size,
+            created=model.created or self._started_unix_s,
+            tool_parser=model.tool_parser,
+            reasoning_parser=model.reasoning_parser,
+            structural_marks=model.structural_marks,
+            capabilities=model.capabilities,
+        )
+
+    def _digest(self, model: ModelInfo) -> str:
+        """SHA-256 of the model's tokenizer.json, computed once; models live as long as the process."""
+        digest = self._digests.get(id(model))
+        if digest is None:
+            digest = self._digests[id(model)] = hashlib.sha256(model.tokenizer_json).hexdigest()
+        return digest
+
+    def _report(self, watcher: Watcher) -> worker_pb2.WorkerReport:
+        load, batch = self._runtime.load(), watcher.feed.take()
+        return worker_pb2.WorkerReport(
+            worker_id=self._runtime.worker_id,
+            instance_id=self._runtime.instance_id,
+            step=self._runtime.steps,
+            num_requests_running=load.num_requests_running,
+            num_requests_waiting=load.num_requests_waiting,
+            uncached_tokens_in_flight=load.uncached_tokens_in_flight,
+            kv_used_tokens=load.kv_used_tokens,
+            kv_total_tokens=load.kv_total_tokens,
+            prefill_tokens_per_s=load.prefill_tokens_per_s,
+            draining=self._runtime.is_draining,
+            lease_ids=self._runtime.lease_ids(),
+            kv_events=[_kv_event(event) for event in batch.events],
+            kv_event_seq=batch.first,
+        )
+
+
+async def _write(context: Any, message: Any) -> bool:
+    """Whether the peer is still there."""
+    try:
+        await context.write(message)
+    except grpc.aio.BaseError:
+        return False
+    return True
+
+
+async def _wait(event: asyncio.Event, limit_s: float) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _request(generate: worker_pb2.Generate) -> GenerateRequest:
+    """The runtime gives it its key."""
+    return GenerateRequest(
+        key=0,
+        request_id=generate.request_id,
+        model=generate.model,
+        prompt_token_ids=array("I", generate.prompt_token_ids),
+        sampling=_sampling(generate.sampling),
+        priority=generate.priority,
+        cache_salt=generate.cache_salt,
+        choice_index=generate.choice_index,
+        traceparent=generate.traceparent,
+        lease_id=generate.lease_id,
+    )
+
+
+def _sampling(sampling: types_pb2.Sampling) -> Sampling:
+    given = {name: getattr(sampling, name) for name in _OPTIONAL_SAMPLING if sampling.HasField(name)}
+    return Sampling(**given, ignore_eos=sampling.ignore_eos, logit_bias=dict(sampling.logit_bias))
+
+
+def _step_batch(batch: Iterable[tuple[int, Delta]]) -> worker_pb2.StepBatch:
+    message = worker_pb2.StepBatch()
+    add = message.deltas.add
+    for key, delta in batch:
+        wire = add(key=key, text=delta.text, completion_tokens=delta.completion_tokens)
+        if delta.usage is not None:
+            wire.usage.CopyFrom(_usage(delta.usage))
+        if delta.finish_reason is not None:
+            wire.finish_reason = _FINISH_REASONS[delta.finish_reason]
+        if delta.error is not None:
+            wire.error.CopyFrom(error_to_proto(delta.error))
+    return message
+
+
+def _usage(usage: Usage) -> types_pb2.Usage:
+    return types_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+    )
+
+
+def _kv_event(event: KvEvent) -> worker_pb2.KvEvent:
+    match event:
+        case BlocksStored(model, hashes):
+            return worker_pb2.KvEvent(model=model, stored=worker_pb2.KvBlocks(block_hashes=hashes))
+        case BlocksRemoved(model, hashes):
+            return worker_pb2.KvEvent(model=model, removed=worker_pb2.KvBlocks(block_hashes=hashes))
+        case _:
+            return worker_pb2.KvEvent(model=event.model, cleared=worker_pb2.KvCleared())
