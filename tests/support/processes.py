@@ -95,6 +95,7 @@ class Process:
     def __exit__(self, *_exc: object) -> None:
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
+            time.sleep(0.1)  # two signals at once would count as one
             self.popen.send_signal(signal.SIGTERM)  # the second one: no drain
         try:
             self.popen.wait(STOP_TIMEOUT_S)

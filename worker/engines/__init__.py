@@ -31,6 +31,7 @@ def _scripted(config: Config, worker_id: str) -> Engine:
         capabilities=dict(_key_value(item) for item in config.capability),
         name=worker_id,
         record_path=config.record or None,
+        record_steps=config.record_steps,
         step_ms=config.step_ms,
         prefill_tokens_per_s=config.prefill_tokens_per_s,
         **_given(

@@ -39,6 +39,7 @@ class ScriptedEngine(Engine):
         capabilities: Mapping[str, str] | None = None,
         name: str = "",
         record_path: str | None = None,
+        record_steps: bool = False,
         step_ms: float = 0.0,
         prefill_tokens_per_s: float = 0.0,
         kv_tokens: int = _KV_TOKENS,
@@ -51,6 +52,7 @@ class ScriptedEngine(Engine):
         self._capabilities = dict(capabilities or {})
         self._name = name
         self._record_path = record_path
+        self._record_steps = record_steps
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._context_length = context_length
         self._max_running = max_running
@@ -187,6 +189,8 @@ class ScriptedEngine(Engine):
             for output in result.outputs:
                 if output.finish_reason is not None or output.error is not None:
                     self._requests.pop(output.key, None)
+            if self._record_steps and self._recorder is not None:
+                self._recorder.step([output.key for output in result.outputs if output.token_ids])
             if result.outputs or result.kv_events:
                 self._on_step(Step(result.outputs, result.kv_events))
         self._schedule()

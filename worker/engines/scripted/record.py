@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TextIO
 
@@ -35,6 +36,11 @@ class Recorder:
     def abort(self, request: GenerateRequest) -> None:
         self._write("abort", request)
 
+    def step(self, keys: Sequence[int]) -> None:
+        """The choices that gained tokens in this step; without any, no line."""
+        if keys:
+            self._append({"event": "step", "time": time.time(), "worker": self._worker, "keys": keys})
+
     def close(self) -> None:
         self._file.close()
 
@@ -49,6 +55,9 @@ class Recorder:
             "choice_index": request.choice_index,
             **more,
         }
+        self._append(line)
+
+    def _append(self, line: dict[str, Any]) -> None:
         self._file.write(self._encode(line).decode() + "\n")
         self._file.flush()
 
