@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from inferway.config import effective, load_or_exit
 from inferway.grpc_util import check_exposure
 
 from . import parent
-from .app import Gateway
+from .app import LISTEN_BACKLOG, Gateway
 from .config import Config
 
 log = logging.getLogger("gateway")
@@ -28,6 +29,7 @@ def main() -> None:
     refusal = check_exposure(config.listen, authenticated=False, insecure=config.insecure)
     if refusal:
         raise SystemExit(f"gateway: {refusal}")
+    _allow_many_connections()
     try:
         listener = _listener(config)
     except OSError as error:
@@ -40,7 +42,16 @@ def _listener(config: Config) -> socket.socket:
         return socket.socket(fileno=config.listen_fd)
     host, _, port = config.listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=4096)
+    listener = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=LISTEN_BACKLOG)
+    # Accepted sockets inherit it: what a client does not read waits here, where it is counted, not in the kernel.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.coalesce_bytes)
+    return listener
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit on open files to the hard one: a connection is a file."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(config: Config, listener: socket.socket) -> None:

@@ -76,27 +76,27 @@ class StreamedAnswer:
         self._release()
 
     async def complete(self, usage: Usage | None, *, timeout_s: float) -> None:
-        """Wait for the client to read, then write what is held, the usage chunk if asked for, and DONE.
+        """Write what is held, the usage chunk if asked for, and DONE, as fast as the client reads.
 
-        Raises ApiError (CLIENT_TOO_SLOW) when the client does not read within the time.
+        Raises ApiError (CLIENT_TOO_SLOW) when the client has not read it all within the time; it is cut then.
         """
+        await self._close([self._encoder.usage(usage)] if usage is not None else [], timeout_s, finishes=True)
+
+    async def fail(self, error: ApiError, *, timeout_s: float) -> None:
+        """The status is spent: say the error in-band and close the stream in order. Raises as `complete` does."""
+        await self._close([error_event(error.body())], timeout_s, finishes=False)
+
+    async def _close(self, frames: Sequence[bytes], timeout_s: float, *, finishes: bool) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._stream.drained()
-                self._release()
-                if usage is not None:
-                    self._stream.write(self._encoder.usage(usage))
-                self._stream.write(DONE)
+                self._release(finishes=finishes)
+                for frame in (*frames, DONE):
+                    self._stream.write(frame)
                 await self._stream.drained()
         except TimeoutError:
             self._stream.cut()
-            raise _too_slow() from None
-
-    def fail(self, error: ApiError) -> None:
-        """The status is spent: say the error in-band and close the stream in order."""
-        self._release(finishes=False)
-        self._stream.write(error_event(error.body()))
-        self._stream.write(DONE)
+            raise ApiError(Reason.CLIENT_TOO_SLOW, "The client did not read its answer in time.") from None
 
     def _hold(self, index: int, text: str) -> None:
         self._held_texts.setdefault(index, []).append(text)
@@ -173,7 +173,3 @@ class GatheredAnswer:
         reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
         content = "".join(event.text for event in events if not isinstance(event, Reasoning))
         return ChoiceText(content, self._reasons[index], reasoning or None)
-
-
-def _too_slow() -> ApiError:
-    return ApiError(Reason.CLIENT_TOO_SLOW, "The client did not read its answer in time.")

@@ -18,7 +18,7 @@ from inferway.errors import ApiError, Reason
 
 from .catalog import Catalog
 from .config import Config
-from .generation import Generation, Plan, Sink
+from .generation import TICK_S, Generation, Plan, Sink
 from .http_server import HttpServer
 from .metrics import Metrics
 from .middleware import Front, Routes
@@ -30,9 +30,8 @@ from .worker_sessions import WorkerSessions
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 0.25
 _TICKS_A_FLUSH = 4
-_LISTEN_BACKLOG = 4096
+LISTEN_BACKLOG = 4096
 # Time for the last in-band errors to leave after the drain limit.
 _LAST_WORDS_S = 1.0
 
@@ -66,7 +65,7 @@ class Gateway:
             "/health/ready": {"GET": make_ready(self._readiness)},
             "/metrics": {"GET": expose_metrics},
         }
-        self._front = Front(routes, self._metrics, tenant_of, self._catalog.knows)
+        self._front = Front(routes, self._metrics, tenant_of, self._catalog.knows, config.client_write_timeout_s)
 
     async def run(self, listener: socket.socket, stop: asyncio.Event, stop_now: asyncio.Event) -> None:
         """Serve until `stop`, drain, and return; `stop_now` cuts the draining short."""
@@ -82,7 +81,7 @@ class Gateway:
                 group.create_task(self._routing.run()),
                 group.create_task(self._tick()),
             ]
-            await web.SockSite(runner, listener, backlog=_LISTEN_BACKLOG).start()
+            await web.SockSite(runner, listener, backlog=LISTEN_BACKLOG).start()
             await stop.wait()
             await self._drain(stop_now)
             await runner.cleanup()
@@ -99,7 +98,7 @@ class Gateway:
         self._front.shutting_down = True
         deadline = time.monotonic() + self._config.drain_limit_s
         while self._front.in_flight and not stop_now.is_set() and time.monotonic() < deadline:
-            await _wait(stop_now, _TICK_S)
+            await _wait(stop_now, TICK_S)
         if self._generations:
             logs.event(log, "drain cut short", in_flight=len(self._generations), level=logging.WARNING)
             for generation in list(self._generations):
@@ -111,9 +110,9 @@ class Gateway:
         tick = 0
         while True:
             before = time.monotonic()
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(TICK_S)
             now = time.monotonic()
-            self._metrics.loop_lag.observe(max(0.0, now - before - _TICK_S))
+            self._metrics.loop_lag.observe(max(0.0, now - before - TICK_S))
             for generation in list(self._generations):
                 generation.tick(now)
             self._routing.place_parked()

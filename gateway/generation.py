@@ -26,6 +26,8 @@ from .router_client import RELEASED_FAILED, RELEASED_OK, RELEASED_REFUSED, Ask, 
 from .routing import Routing
 from .worker_sessions import ChoiceSpec, WorkerSession, WorkerSessions
 
+# How often `tick` is called: what is due before the next call is done in this one.
+TICK_S = 0.25
 _MAX_WORKERS_LOST = 1
 _REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY)
 
@@ -193,7 +195,7 @@ class Generation:
             self._routing.expire(self._ticket, now)
         elif self._run is not None and now >= self._stalls_at(self._run):
             self._worker_stalled(self._run)
-        if now >= max(self._silent_since, self._last_output()) + self._plan.heartbeat_s:
+        if now + TICK_S > max(self._silent_since, self._last_output()) + self._plan.heartbeat_s:
             self._silent_since = now
             if not self.started.done():
                 self.started.set_result(False)

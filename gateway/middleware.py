@@ -65,11 +65,13 @@ class Front:
         metrics: Metrics,
         tenant_of: Callable[[web.BaseRequest], str],
         is_known_model: Callable[[str], bool],
+        write_timeout_s: float,
     ) -> None:
         self._routes = routes
         self._metrics = metrics
         self._tenant_of = tenant_of
         self._is_known_model = is_known_model
+        self._write_timeout_s = write_timeout_s
         # After the drain delay: every answer closes its connection and inference is refused.
         self.shutting_down = False
         self.in_flight = 0
@@ -85,8 +87,6 @@ class Front:
             status = response.status
             if exchange.error is not None:
                 outcome = exchange.error.reason.label
-            if self.shutting_down:
-                response.force_close()
             return response
         except ApiError as error:
             outcome, status = error.reason.label, error.status
@@ -117,10 +117,24 @@ class Front:
         if self.shutting_down and _is_inference(request):
             raise ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again.", retry_after_s=1.0)
         response = await handler(request, exchange)
+        if self.shutting_down:
+            response.force_close()
         if not response.prepared:
             response.headers["x-request-id"] = exchange.request_id
             response.headers["Server"] = SERVER
+            await self._send(request, response)
         return response
+
+    async def _send(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Write a whole answer; a client that does not read it in time is cut."""
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ApiError(Reason.CLIENT_TOO_SLOW, "The client did not read its answer in time.") from None
 
     def _refuse(self, error: ApiError, exchange: Exchange) -> web.Response:
         response = error_response(error, exchange.request_id)
@@ -199,6 +213,8 @@ async def read_json_body(request: web.BaseRequest, *, limit_bytes: int, timeout_
     announced = request.content_length
     if announced is not None and announced > limit_bytes:
         raise _too_large(limit_bytes, announced)
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []
     size = 0
     try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -33,6 +34,14 @@ _DEFAULT_EXPECTED_TOKENS = 256
 _OFFLOAD_CHARACTERS = 32_768
 
 
+class Prompt(NamedTuple):
+    """A conversation as the mesh sees it: token ids, and the chained hashes of their blocks under the salt."""
+
+    token_ids: Sequence[int]
+    block_hashes: Sequence[int]
+    cache_salt: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRoute:
     """What the route needs; `handler()` is what the front calls."""
@@ -56,7 +65,7 @@ class ChatRoute:
         model = self.catalog.find(chat.model)
         exchange.model = model.name
         _check_capabilities(model, chat)
-        prompt = await self._prompt(model, chat)
+        prompt = await self._prompt(model, chat, _cache_salt(self.cache_secret, exchange.tenant_id))
         plan = self._plan(model, chat, prompt, exchange)
         answer = Answer(new_answer_id(), int(time.time()), chat.model, _fingerprint(model))
         headers = {"x-request-id": exchange.request_id}
@@ -67,22 +76,24 @@ class ChatRoute:
             return await self._stream(request, exchange, model, chat, plan, answer, headers)
         return await self._whole(exchange, model, chat, plan, answer, headers)
 
-    async def _prompt(self, model: ServedModel, chat: ChatRequest) -> list[int]:
+    async def _prompt(self, model: ServedModel, chat: ChatRequest, salt: bytes) -> Prompt:
         prompts = model.prompts
         if prompts is None:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' takes no chat requests.", "model")
         size = sum(len(message["content"]) for message in chat.messages)
 
-        def build() -> list[int]:
-            return prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
+        def build() -> Prompt:
+            ids = prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
+            return Prompt(ids, block_hashes(ids, model.description.block_size, salt), salt)
 
         if size < _OFFLOAD_CHARACTERS:
             return build()
         return await asyncio.get_running_loop().run_in_executor(self.executor, build)
 
-    def _plan(self, model: ServedModel, chat: ChatRequest, prompt: list[int], exchange: Exchange) -> Plan:
+    def _plan(self, model: ServedModel, chat: ChatRequest, prompt: Prompt, exchange: Exchange) -> Plan:
         config, description = self.config, model.description
-        sampling = _fit_to_context(chat.sampling, len(prompt), description.context_length)
+        prompt_tokens = len(prompt.token_ids)
+        sampling = _fit_to_context(chat.sampling, prompt_tokens, description.context_length)
         for token_id in sampling.logit_bias:
             if token_id >= description.vocab_size:
                 raise ApiError(
@@ -90,25 +101,24 @@ class ChatRoute:
                     f"'logit_bias' names token {token_id}; the vocabulary has {description.vocab_size} tokens.",
                     "logit_bias",
                 )
-        salt = hmac.digest(self.cache_secret, exchange.tenant_id.encode(), "sha256")[:16]
         now = time.monotonic()
-        expected = min(sampling.max_tokens or _DEFAULT_EXPECTED_TOKENS, description.context_length - len(prompt))
+        expected = min(sampling.max_tokens or _DEFAULT_EXPECTED_TOKENS, description.context_length - prompt_tokens)
         ask = Ask(
             request_id=exchange.request_id,
             model=model.name,
             tenant_id=exchange.tenant_id,
             priority=_DEFAULT_PRIORITY if chat.priority is None else chat.priority,
-            prompt_tokens=len(prompt),
+            prompt_tokens=prompt_tokens,
             expected_tokens=expected,
-            block_hashes=block_hashes(prompt, description.block_size, salt),
+            block_hashes=prompt.block_hashes,
             num_choices=chat.n,
             queue_deadline=now + config.queue_timeout_s,
         )
         return Plan(
             ask=ask,
-            prompt_token_ids=prompt,
+            prompt_token_ids=prompt.token_ids,
             sampling=sampling,
-            cache_salt=salt,
+            cache_salt=prompt.cache_salt,
             traceparent=exchange.traceparent,
             deadline=exchange.received + config.request_deadline_s,
             stall_s=config.stall_s,
@@ -149,15 +159,23 @@ class ChatRoute:
             if stream.response is None:
                 raise
             exchange.error = error
+            self._finish(generation, exchange)
             if error.reason is Reason.CLIENT_TOO_SLOW:
                 stream.cut()
             else:
-                sink.fail(error)
+                await self._tell(sink, error)
         finally:
             self._finish(generation, exchange)
         response = stream.response
         assert response is not None
         return response
+
+    async def _tell(self, sink: StreamedAnswer, error: ApiError) -> None:
+        """In-band, to a client that may not be reading."""
+        try:
+            await sink.fail(error, timeout_s=self.config.client_write_timeout_s)
+        except ApiError:
+            pass  # cut; the first error is the request's outcome
 
     async def _whole(
         self,
@@ -183,6 +201,11 @@ class ChatRoute:
     def _finish(self, generation: Generation, exchange: Exchange) -> None:
         self.discard(generation)
         exchange.timing, exchange.usage, exchange.worker_id = generation.timing, generation.usage, generation.worker_id
+
+
+def _cache_salt(secret: bytes, tenant_id: str) -> bytes:
+    """The tenant's cache domain: never chosen by the tenant, the same on every gateway."""
+    return hmac.digest(secret, tenant_id.encode(), "sha256")[:16]
 
 
 def _cut_off() -> ApiError:

@@ -161,6 +161,22 @@ async def test_many_requests_on_one_connection(mesh: Mesh) -> None:
     assert [int(part.split(b" ", 1)[0]) for part in received.split(b"HTTP/1.1 ")[1:]] == [200, 400, 200]
 
 
+async def test_expect_100_continue(mesh: Mesh) -> None:
+    """A client that asks first is told to go on, or is refused before it sends its body."""
+    host, port = mesh.gateway.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = good()
+    head = post(body, "Expect: 100-continue").removesuffix(body)
+    writer.write(head)
+    async with asyncio.timeout(10):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    too_large = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: 9999999")
+    assert (await exchange(mesh, too_large)).startswith(b"HTTP/1.1 413")
+
+
 async def test_http_1_0_clients_get_a_plain_stream(mesh: Mesh) -> None:
     """Without chunked encoding a stream is its events and then the end of the connection."""
     body = good(stream=True)

@@ -197,6 +197,21 @@ async def test_slow_readers_are_coalesced_then_cut(scripts: str) -> None:
         stuck.close()
 
 
+async def test_a_finished_answer_must_be_read_in_time(scripts: str) -> None:
+    """Streamed or whole, a client that does not read the end of its answer is cut after the write timeout."""
+    limits = ["--coalesce-bytes", "65536", "--client-write-timeout-s", "1"]
+    with Mesh(workers=[worker_args(scripts)], gateway_args=limits) as mesh:
+        for stream in (True, False):
+            client = await ask(mesh.gateway.address, "burst", stream=stream)
+            client.transport.pause_reading()
+            await until(lambda: _running(mesh.workers[0]) == 1, 10, "it runs")
+            await until(lambda: _running(mesh.workers[0]) == 0, 20, "the engine is done")
+            wanted = 1 if stream else 2
+            await until(lambda: _outcomes(mesh).get("client_too_slow", 0) == wanted, 10, "cut")  # noqa: B023
+            client.close()
+        assert "Traceback" not in mesh.gateway.log_text()
+
+
 def _outcomes(mesh: Mesh) -> dict[str, int]:
     counts: dict[str, int] = {}
     for line in mesh.gateway.events("request"):

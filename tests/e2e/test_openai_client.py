@@ -1,0 +1,186 @@
+"""The official client against the mesh that `make run` starts: a real model, streamed and not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.support.processes import Mesh
+
+pytest.importorskip("xllamacpp", reason="the package xllamacpp (extra llamacpp) is not installed")
+
+pytestmark = pytest.mark.timeout(180)
+
+MODEL = "smollm2-135m-instruct"
+SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
+QUESTIONS = [
+    "What is the capital of France?",
+    "Give me three tips for staying healthy.",
+    "Write a Python function that adds two numbers.",
+]
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[Mesh]:
+    with Mesh(workers=[["--engine", "llamacpp"]]) as mesh:
+        yield mesh
+
+
+@pytest.fixture(scope="module")
+def client(mesh: Mesh) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=mesh.url("/v1"), api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_an_answer_in_one_piece(client: openai.OpenAI) -> None:
+    """The model's own text comes back, with usage in its own tokens."""
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[SYSTEM, {"role": "user", "content": QUESTIONS[0]}], temperature=0, max_tokens=30
+    )
+    assert answer.choices[0].message.content == "The capital of France is Paris."
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 8
+    assert answer.system_fingerprint
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_streamed_equals_whole(client: openai.OpenAI, question: str) -> None:
+    """Greedy decoding gives the same text streamed and in one piece."""
+    messages = [SYSTEM, {"role": "user", "content": question}]
+    whole = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=48)
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        temperature=0,
+        max_tokens=48,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert len(chunks) > 5
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_the_mesh_says_what_the_engine_says(client: openai.OpenAI, question: str) -> None:
+    """Greedy text through gateway, router and worker equals that of the engine asked directly."""
+    from tokenizers import Tokenizer
+    from worker.engine import GenerateRequest, Output, Sampling, Step
+    from worker.engines.llamacpp import LlamaCppEngine
+
+    through = await asyncio.to_thread(
+        client.chat.completions.create,
+        model=MODEL,
+        messages=[SYSTEM, {"role": "user", "content": question}],
+        temperature=0,
+        max_tokens=40,
+    )
+    outputs: asyncio.Queue[Output] = asyncio.Queue()
+
+    def on_step(step: Step) -> None:
+        for output in step.outputs:
+            outputs.put_nowait(output)
+
+    engine = LlamaCppEngine()
+    info = await engine.start(on_step)
+    try:
+        tokenizer = Tokenizer.from_str(info.models[0].tokenizer_json.decode())
+        prompt = f"<|im_start|>system\n{SYSTEM['content']}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        ids = tokenizer.encode(prompt, add_special_tokens=False).ids
+        engine.generate(GenerateRequest(1, "direct", MODEL, ids, Sampling(temperature=0.0, max_tokens=40)))
+        produced: list[int] = []
+        while True:
+            output = await asyncio.wait_for(outputs.get(), 60)
+            produced += output.token_ids
+            if output.finish_reason is not None or output.error is not None:
+                break
+    finally:
+        await engine.close()
+    assert through.choices[0].message.content == tokenizer.decode(produced, skip_special_tokens=True)
+
+
+def test_a_growing_conversation_hits_the_cache(client: openai.OpenAI) -> None:
+    """The second turn finds the first one's prompt in the KV cache, and says so."""
+    messages = [SYSTEM, {"role": "user", "content": "My name is Bob and I like the sea, ships and lighthouses."}]
+    first = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=24)
+    messages += [
+        {"role": "assistant", "content": first.choices[0].message.content},
+        {"role": "user", "content": "What is my name?"},
+    ]
+    second = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=16)
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 20
+
+
+def test_stop_strings_are_never_shown(client: openai.OpenAI) -> None:
+    """Text ends before the stop string, streamed and not."""
+    messages = [SYSTEM, {"role": "user", "content": QUESTIONS[0]}]
+    answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=30, stop=[" is"])
+    assert answer.choices[0].message.content == "The capital of France"
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_seeds_repeat(client: openai.OpenAI) -> None:
+    """The same seed gives the same sampled text, another seed (almost surely) another."""
+
+    def say(seed: int) -> str | None:
+        answer = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            temperature=1.0,
+            seed=seed,
+            max_tokens=24,
+        )
+        return answer.choices[0].message.content
+
+    assert say(1) == say(1)
+    assert say(1) != say(2)
+
+
+def test_errors_are_raised_as_the_right_classes(client: openai.OpenAI) -> None:
+    """The client's own exception classes, with param and code."""
+    hi = [{"role": "user", "content": "hi"}]
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(model=MODEL, messages=hi, temperature=9)
+    assert bad.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="gpt-none", messages=hi)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "word " * 20_000}])
+    assert long.value.code == "context_length_exceeded"
+    assert MODEL in [model.id for model in client.models.list()]
+
+
+async def test_an_async_client_that_leaves_frees_the_engine(mesh: Mesh) -> None:
+    """Breaking off a stream stops the generation: the engine's own load falls to zero."""
+    import urllib.request
+
+    async with openai.AsyncOpenAI(base_url=mesh.url("/v1"), api_key="any") as client:
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Count to a thousand."}], stream=True, max_tokens=1000
+        )
+        async for _ in stream:
+            break
+        await stream.close()
+
+    def running() -> float:
+        with urllib.request.urlopen(f"http://{mesh.workers[0].ops_address}/metrics") as response:
+            lines = response.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("inferway_worker_num_requests_running"))
+
+    async with asyncio.timeout(5):
+        while running() != 0:
+            await asyncio.sleep(0.05)
