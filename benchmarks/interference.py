@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import resource
 import socket
@@ -40,7 +41,7 @@ BODY = {"model": "m-text", "messages": [{"role": "user", "content": "hi"}], "str
 
 def crowd(kind: str, count: int, address: str) -> None:
     """Hold `count` connections until standard input closes; a slow reader asks for a stream and reads nothing."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     host, port = address.split(":")
     body = json.dumps(BODY).encode()
@@ -68,7 +69,7 @@ async def _ordinary(address: str) -> list[float]:
     for stream in streams:
         assert stream.payloads()[-1] == b"[DONE]"
         times = [at for at, payload in stream.events if b'"content":" token"' in payload]
-        gaps += [later - earlier for earlier, later in zip(times[:-1], times[1:], strict=True)]
+        gaps += [later - earlier for earlier, later in itertools.pairwise(times)]
     return sorted(gaps)
 
 

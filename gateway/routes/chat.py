@@ -7,6 +7,7 @@ import hmac
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -172,10 +173,8 @@ class ChatRoute:
 
     async def _tell(self, sink: StreamedAnswer, error: ApiError) -> None:
         """In-band, to a client that may not be reading."""
-        try:
+        with suppress(ApiError):  # cut; the first error is the request's outcome
             await sink.fail(error, timeout_s=self.config.client_write_timeout_s)
-        except ApiError:
-            pass  # cut; the first error is the request's outcome
 
     async def _whole(
         self,

@@ -74,27 +74,35 @@ def good(**changes: object) -> bytes:
     return json.dumps({**GOOD, **changes}).encode()
 
 
+CHAT_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+HUGE_LENGTH = CHAT_HEAD + b"Content-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n{"
+INVALID_UTF8 = b'{"model":"m-text","messages":[{"role":"user","content":"\xff\xfe"}]}'
+HALF_A_PAIR = b'{"model":"m-text","messages":[{"role":"user","content":"\\udc00"}]}'
+SNIPPETS = (b"null", b"[", b"}", b"\\ud800", b"1e999", b'"', b"\x00", b"-1")
+FORM = "Content-Type: application/x-www-form-urlencoded"
+LONG = [{"role": "user", "content": "z" * 50_000}]
+
 CASES: list[tuple[str, bytes, int, str | None, str | None]] = [
     ("not JSON", post(b"hello"), 400, None, None),
     ("empty body", post(b""), 400, None, None),
     ("truncated JSON", post(good()[:-5]), 400, None, None),
-    ("invalid UTF-8", post(b'{"model":"m-text","messages":[{"role":"user","content":"\xff\xfe"}]}'), 400, None, None),
-    ("half a surrogate pair", post(b'{"model":"m-text","messages":[{"role":"user","content":"\\udc00"}]}'), 400, "messages[0].content", None),
+    ("invalid UTF-8", post(INVALID_UTF8), 400, None, None),
+    ("half a surrogate pair", post(HALF_A_PAIR), 400, "messages[0].content", None),
     ("wrong type", post(good(temperature="hot")), 400, "temperature", None),
     ("unknown model", post(good(model="nobody")), 404, "model", "model_not_found"),
-    ("over-long prompt", post(good(messages=[{"role": "user", "content": "z" * 50_000}])), 400, "messages", "context_length_exceeded"),
+    ("over-long prompt", post(good(messages=LONG)), 400, "messages", "context_length_exceeded"),
     ("huge body", post(b"[" + b" " * 200_000 + b"]"), 413, None, "payload_too_large"),
-    ("huge announced body", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n{", 413, None, "payload_too_large"),
-    ("form content", post(b"a=b", "Content-Type: application/x-www-form-urlencoded"), 415, None, "unsupported_media_type"),
+    ("huge announced body", HUGE_LENGTH, 413, None, "payload_too_large"),
+    ("form content", post(b"a=b", FORM), 415, None, "unsupported_media_type"),
     ("unknown path", post(good(), path="/v1/responses"), 404, None, "unknown_url"),
     ("wrong method", b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405, None, "method_not_allowed"),
     ("body that stops coming", post(good())[:-10], 408, None, "request_timeout"),
     ("a huge header", post(good(), "X-Long: " + "a" * 40_000), 431, None, "headers_too_large"),
     ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 tls hello\r\n\r\n", 400, None, None),
-    ("bad chunk size", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, None, None),
-    ("two lengths", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400, None, None),
+    ("bad chunk size", CHAT_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, None, None),
+    ("two lengths", CHAT_HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400, None, None),
     ("logit_bias beyond the vocabulary", post(good(logit_bias={"99999999": 1})), 400, "logit_bias", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("case", "data", "status", "param", "code"), CASES, ids=[case[0] for case in CASES])

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +219,7 @@ def _outcomes(mesh: Mesh) -> dict[str, int]:
 
 
 async def test_heartbeats_fill_silence_before_and_between_tokens(scripts: str) -> None:
-    """A stream that waits gets comments: the status line with the first of them, more in later gaps, none after [DONE]."""
+    """A stream that waits gets comments, before its first token and in later gaps, and none after [DONE]."""
     with Mesh(workers=[worker_args(scripts)], gateway_args=["--heartbeat-s", "0.5"]) as mesh:
         host, port = mesh.gateway.address.split(":")
         seen = {}
@@ -295,10 +294,10 @@ async def test_the_drain_limit_cuts_with_an_error_event(scripts: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def load_scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def load_scripts(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("load") / "scripts.json"
     path.write_text(json.dumps({"tokens": [{"text": " token", "repeat": 1000}, {"finish": "stop"}]}))
-    yield str(path)
+    return str(path)
 
 
 async def test_cancelling_half_frees_their_slots(load_scripts: str) -> None:

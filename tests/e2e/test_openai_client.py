@@ -76,6 +76,7 @@ def test_streamed_equals_whole(client: openai.OpenAI, question: str) -> None:
 async def test_the_mesh_says_what_the_engine_says(client: openai.OpenAI, question: str) -> None:
     """Greedy text through gateway, router and worker equals that of the engine asked directly."""
     from tokenizers import Tokenizer
+
     from worker.engine import GenerateRequest, Output, Sampling, Step
     from worker.engines.llamacpp import LlamaCppEngine
 
@@ -96,7 +97,8 @@ async def test_the_mesh_says_what_the_engine_says(client: openai.OpenAI, questio
     info = await engine.start(on_step)
     try:
         tokenizer = Tokenizer.from_str(info.models[0].tokenizer_json.decode())
-        prompt = f"<|im_start|>system\n{SYSTEM['content']}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        turns = [("system", SYSTEM["content"]), ("user", question)]
+        prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids
         engine.generate(GenerateRequest(1, "direct", MODEL, ids, Sampling(temperature=0.0, max_tokens=40)))
         produced: list[int] = []

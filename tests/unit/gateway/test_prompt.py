@@ -147,7 +147,8 @@ def test_a_failing_template_shows_no_source(source: str, messages: list[dict[str
 def test_template_features_that_models_use() -> None:
     """Generation blocks, bos_token, tojson without HTML escapes, kwargs and Python string methods work."""
     source = (
-        "{{ bos_token }}{% generation %}{% for m in messages %}{{ m['content'].strip() }}{% endfor %}{% endgeneration %}"
+        "{{ bos_token }}{% generation %}"
+        "{% for m in messages %}{{ m['content'].strip() }}{% endfor %}{% endgeneration %}"
         "{{ tools | tojson }}{% if enable_thinking is defined and enable_thinking is false %}off{% endif %}"
     )
     template = ChatTemplate(source, bos_token="<s>")

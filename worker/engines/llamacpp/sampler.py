@@ -20,6 +20,9 @@ Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 T = TypeVar("T")
 
+# Below this the most likely token is certain, and dividing by it would overflow.
+_GREEDY_BELOW = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
@@ -90,7 +93,7 @@ class Sampler:
         return logits
 
     def _draw(self, logits: Floats) -> int:
-        if self._temperature == 0.0 or self._top_k == 1:
+        if self._temperature < _GREEDY_BELOW or self._top_k == 1:
             return int(logits.argmax())
         ids: Ids | None = None
         if self._top_k is not None and self._top_k < logits.size:
