@@ -275,3 +275,14 @@ def test_every_choice_ends_once_and_memory_never_overflows(
                 assert set(event.block_hashes) <= held
                 held -= set(event.block_hashes)
         assert len(held) <= blocks
+
+
+@pytest.mark.parametrize("script", [[{"text": "x"}, {"finish": "stop"}], [{"text": "x"}, {"sleep_ms": 60_000}]])
+def test_a_newcomer_within_a_step_is_admitted_by_the_next_one(script: list[dict[str, Any]]) -> None:
+    """A request that comes within a step is not forgotten, whether nobody else runs or nobody has anything to say."""
+    clock = Clock(make(step_s=1.0))
+    clock.batch.submit(job(1, [1, 2], script), now=0.0)
+    clock.run(until=2.0)
+    clock.batch.submit(job(2, [3, 4]), now=2.5)
+    clock.run(until=10.0)
+    assert [output.finish_reason for _, output in clock.outputs if output.key == 2][-1:] == [FinishReason.STOP]

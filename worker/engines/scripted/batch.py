@@ -88,6 +88,8 @@ class Batch:
         self._arrivals = 0
         self._reserved_blocks = 0
         self._step_ends_at = float("-inf")
+        # Someone came after the present step had begun, so that the next one has somebody to admit.
+        self._has_newcomer = False
         self._events: list[KvEvent] = []
         self._todo_tokens = 0
         self._said_tokens = 0
@@ -108,6 +110,8 @@ class Batch:
         self._arrivals += 1
         if now >= self._step_ends_at:
             self._start_step(now)
+        else:
+            self._has_newcomer = True
 
     def cancel(self, key: int) -> bool:
         """Whether the key is known; its slot is free, and it is answered, with the next step."""
@@ -120,7 +124,7 @@ class Batch:
 
     def next_step_at(self) -> float | None:
         """When `step` has something to do; None: not before the next `submit` or `cancel`."""
-        if self._cancelled or self._prefilling or self._events:
+        if self._cancelled or self._prefilling or self._events or self._has_newcomer:
             return self._step_ends_at
         if self._decoding:
             return max(self._step_ends_at, min(job.due_at for job in self._decoding.values()))
@@ -160,6 +164,7 @@ class Batch:
         return tails + self._said_tokens
 
     def _start_step(self, now: float) -> None:
+        self._has_newcomer = False
         self._admit()
         self._step_ends_at = now + self._step_s
         if self._prefilling:
