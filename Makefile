@@ -1,0 +1,69 @@
+# `make help` lists what there is. Logic longer than a line lives in scripts/.
+PYTHON_BIN := .venv/bin/python
+RUN_EXTRAS := gateway router worker llamacpp
+DEV_EXTRAS := $(RUN_EXTRAS) dev
+
+# Knobs: make run PORT=8001 ARGS='--engine scripted'; make test-unit ARGS='-k quota'
+PORT ?=
+ARGS ?=
+BENCHMARKS ?= token_path delivery interference
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-run run test test-unit test-component test-e2e test-slow bench protos format lint types \
+	check docs clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+## Use it
+run: setup-run ## Start the mesh on this machine with a small chat model (PORT=8000, ARGS='--verbose')
+	@exec $(PYTHON_BIN) -m inferway up $(if $(PORT),--port $(PORT)) $(ARGS)
+
+setup: ## Create .venv with everything that running, testing and developing need
+	@scripts/setup.sh $(DEV_EXTRAS)
+
+setup-run:
+	@scripts/setup.sh $(RUN_EXTRAS)
+
+## Test it
+test: setup ## Lint, types and all tests but the slow ones; one summary at the end
+	@scripts/test.sh
+
+test-unit: setup ## Pure tests, seconds (ARGS goes to pytest)
+	@$(PYTHON_BIN) -m pytest tests/unit $(ARGS)
+
+test-component: setup ## Real servers in one process
+	@$(PYTHON_BIN) -m pytest tests/component $(ARGS)
+
+test-e2e: setup ## Real processes with the real model
+	@$(PYTHON_BIN) -m pytest tests/e2e $(ARGS)
+
+test-slow: setup ## Cases that wait in real time, minutes
+	@$(PYTHON_BIN) -m pytest -m slow --timeout 1800 $(ARGS)
+
+bench: setup ## Measured figures, with JSON under benchmarks/results/ (BENCHMARKS=delivery runs one)
+	@set -e; for name in $(BENCHMARKS); do $(PYTHON_BIN) -m benchmarks.$$name $(ARGS); done
+
+## Change it
+check: lint types test-unit ## What to run before a commit
+
+lint: setup ## Style and format, as CI sees them
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+format: setup ## Format the code and fix what can be fixed
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+types: setup ## mypy, strict
+	@.venv/bin/mypy
+
+protos: setup ## Regenerate inferway/api/v1 from protos/
+	@PYTHON=$(PYTHON_BIN) scripts/generate_protos.sh
+
+docs: setup ## Regenerate docs/configuration.md and docs/errors.md from the code
+	@$(PYTHON_BIN) -m scripts.generate_docs
+
+clean: ## Remove .venv and all caches
+	@rm -rf .venv build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

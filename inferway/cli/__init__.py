@@ -1,0 +1,1 @@
+"""The operators' command line. It starts the services or calls them, and imports none of them."""

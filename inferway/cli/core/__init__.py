@@ -1,0 +1,1 @@
+"""What the command line decides, without a process or a socket."""

@@ -1,0 +1,45 @@
+"""Finds the command that was asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from inferway.cli import up
+
+PROG = "python -m inferway"
+
+
+class Command(NamedTuple):
+    """`run` takes the environment and the arguments after the command's name and returns the exit status."""
+
+    summary: str
+    run: Callable[[Mapping[str, str], Sequence[str]], int]
+
+
+COMMANDS: Mapping[str, Command] = {
+    "up": Command("start a worker, a router and a gateway on this machine and keep them running", up.main),
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join([f"usage: {PROG} COMMAND [--help] ...", "", "commands:", *lines])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status 2 and the usage on standard error for a command that does not exist."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        print(f"inferway: there is no command {name!r}\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[name].run(os.environ, rest)
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,13 @@
+"""Generated pages are what the code says now."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.generate_docs import CHECKOUT, pages
+
+
+@pytest.mark.parametrize("path", ["docs/configuration.md", "docs/errors.md"])
+def test_generated_pages_are_fresh(path: str) -> None:
+    """The committed page is what `make docs` would write."""
+    assert (CHECKOUT / path).read_text() == pages()[path], "run `make docs`"
