@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from inferway.errors import ApiError, Reason
 
-from .core.reasoning import Reasoning, ThinkSplitter
+from .core.reasoning import Content, Event, Reasoning, ThinkSplitter
 from .core.sse import DONE, HEARTBEAT, ChoiceText, ChunkEncoder, FinishReason, Usage, error_event
 from .sse_stream import SseStream
 
@@ -44,12 +44,12 @@ class StreamedAnswer:
         self._held_finishes: dict[int, FinishReason] = {}
         self._held_size = 0
 
-    def on_text(self, index: int, text: str, completion_tokens: int) -> None:
+    def on_text(self, index: int, text: str) -> None:
         stream = self._stream
         if not stream.ready:
             self._hold(index, text)
             return
-        if self._held_size:
+        if self._held_texts or self._held_finishes:
             self._release()
         if self._plain:
             stream.write(self._encoder.content(index, text))
@@ -100,7 +100,7 @@ class StreamedAnswer:
 
     def _hold(self, index: int, text: str) -> None:
         self._held_texts.setdefault(index, []).append(text)
-        self._held_size += len(text)
+        self._held_size += len(text.encode())
         if self._held_size + self._stream.backlog_bytes > self._limit_bytes:
             self._held_texts.clear()
             self._held_size = 0
@@ -117,30 +117,22 @@ class StreamedAnswer:
 
     def _emit(self, index: int, text: str) -> None:
         splitter = self._splitters[index]
-        if splitter is None:
-            if text:
-                self._write_content(index, text)
-            return
-        for event in splitter.feed(text):
-            if isinstance(event, Reasoning):
-                self._stream.write(self._encoder.reasoning(index, event.text))
-            else:
-                self._write_content(index, event.text)
+        if splitter is not None:
+            self._write(index, splitter.feed(text))
+        elif text:
+            self._write(index, [Content(text)])
 
     def _emit_finish(self, index: int, reason: FinishReason) -> None:
         splitter = self._splitters[index]
-        for event in splitter.finish() if splitter is not None else ():
-            if isinstance(event, Reasoning):
-                self._stream.write(self._encoder.reasoning(index, event.text))
-            else:
-                self._write_content(index, event.text)
+        if splitter is not None:
+            self._write(index, splitter.finish())
         self._stream.write(self._encoder.finish(index, reason))
 
-    def _write_content(self, index: int, text: str) -> None:
-        if self._continuous_usage is None:
-            self._stream.write(self._encoder.content(index, text))
-        else:
-            self._stream.write(self._encoder.content_with_usage(index, text, self._continuous_usage()))
+    def _write(self, index: int, events: Sequence[Event]) -> None:
+        usage = self._continuous_usage() if self._continuous_usage is not None else None
+        for event in events:
+            encode = self._encoder.reasoning if isinstance(event, Reasoning) else self._encoder.content
+            self._stream.write(encode(index, event.text, usage))
 
 
 class GatheredAnswer:
@@ -151,7 +143,7 @@ class GatheredAnswer:
         self._texts: list[list[str]] = [[] for _ in splitters]
         self._reasons: dict[int, FinishReason] = {}
 
-    def on_text(self, index: int, text: str, completion_tokens: int) -> None:
+    def on_text(self, index: int, text: str) -> None:
         self._texts[index].append(text)
 
     def on_finish(self, index: int, text: str, reason: FinishReason) -> None:

@@ -7,23 +7,30 @@ import hashlib
 import logging
 import os
 import secrets
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
-from inferway import grpc_util, logs
+from inferway import grpc_util, logs, net
 from inferway.errors import ApiError, Reason
+from inferway.lifecycle import StopSignals, wait_for
+from inferway.metrics import Registry
+from inferway.ops import OK, SHUTTING_DOWN, Readiness
+from inferway.service import STOPPED
 
+from .cache_secret import cache_secret
 from .catalog import Catalog
 from .config import Config
 from .generation import TICK_S, Generation, Plan, Sink
 from .http_server import HttpServer
+from .listener import BACKLOG, open_listener
 from .metrics import Metrics
 from .middleware import Front, Routes
 from .routes.chat import ChatRoute
-from .routes.health import Readiness, expose_metrics, live, make_ready
+from .routes.health import ops_routes
 from .routes.models import make_list_models
 from .routing import Routing
 from .worker_sessions import WorkerSessions
@@ -31,17 +38,21 @@ from .worker_sessions import WorkerSessions
 log = logging.getLogger(__name__)
 
 _TICKS_A_FLUSH = 4
-LISTEN_BACKLOG = 4096
 # Time for the last in-band errors to leave after the drain limit.
 _LAST_WORDS_S = 1.0
 
 
 class Gateway:
-    """One process of the gateway, on a listening socket that is its own or inherited."""
+    """One process of the gateway, on a listening socket that is its own or inherited.
+
+    `listen`, `serve` and `close` are called in this order; `close` always.
+    """
 
     def __init__(self, config: Config) -> None:
+        """Raises CannotStart."""
         self._config = config
-        self._metrics = Metrics()
+        registry = Registry("gateway")
+        self._metrics = Metrics(registry)
         token = grpc_util.InternalToken(config.internal_token, config.internal_token_file)
         gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
@@ -50,25 +61,36 @@ class Gateway:
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         self._generations: set[Generation] = set()
         self._draining = False
+        self._listener: socket.socket | None = None
         chat = ChatRoute(
             config=config,
             catalog=self._catalog,
             new_generation=self._new_generation,
             discard=self._discard,
             executor=self._executor,
-            cache_secret=_cache_secret(config),
+            cache_secret=cache_secret(config, token).encode(),
         )
         routes: Routes = {
             "/v1/chat/completions": {"POST": chat.handler()},
             "/v1/models": {"GET": make_list_models(self._catalog)},
-            "/health": {"GET": live},
-            "/health/ready": {"GET": make_ready(self._readiness)},
-            "/metrics": {"GET": expose_metrics},
+            **ops_routes(self._readiness, registry.render),
         }
         self._front = Front(routes, self._metrics, tenant_of, self._catalog.knows, config.client_write_timeout_s)
 
-    async def run(self, listener: socket.socket, stop: asyncio.Event, stop_now: asyncio.Event) -> None:
-        """Serve until `stop`, drain, and return; `stop_now` cuts the draining short."""
+    async def listen(self) -> None:
+        """Raises CannotListen."""
+        self._listener = open_listener(self._config)
+        if self._config.listen_fd is not None:
+            # Ctrl-C at a terminal reaches parent and children; the parent tells its children itself.
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return
+        address = net.shown(self._listener)
+        logs.event(log, "listening", address=address, ops_address=address)
+
+    async def serve(self, signals: StopSignals) -> int:
+        """Until it is asked to stop and has drained."""
+        assert self._listener is not None, "listen first"
         server = HttpServer(
             self._front, max_header_bytes=self._config.max_header_bytes, keepalive_s=self._config.keepalive_s
         )
@@ -81,26 +103,36 @@ class Gateway:
                 group.create_task(self._routing.run()),
                 group.create_task(self._tick()),
             ]
-            await web.SockSite(runner, listener, backlog=LISTEN_BACKLOG).start()
-            await stop.wait()
-            await self._drain(stop_now)
+            await web.SockSite(runner, self._listener, backlog=BACKLOG).start()
+            await signals.stop.wait()
+            await self._drain(signals.stop_now)
             await runner.cleanup()
             for part in reversed(parts):
                 part.cancel()
+        return STOPPED
+
+    async def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
-        logs.event(log, "stopped")
+        if self._listener is not None:
+            self._listener.close()
+        logs.event(log, "closed")
 
     async def _drain(self, stop_now: asyncio.Event) -> None:
         """Readiness goes at once; new requests are served through the delay, running ones up to the limit."""
         self._draining = True
-        logs.event(log, "draining", in_flight=self._front.in_flight)
-        await _wait(stop_now, self._config.drain_delay_s)
+        config = self._config
+        in_flight = self._front.in_flight
+        logs.event(
+            log, "draining", delay_s=config.drain_delay_s, limit_s=config.drain_limit_s, requests_in_flight=in_flight
+        )
+        await wait_for(stop_now, config.drain_delay_s)
         self._front.shutting_down = True
-        deadline = time.monotonic() + self._config.drain_limit_s
+        deadline = time.monotonic() + config.drain_limit_s
         while self._front.in_flight and not stop_now.is_set() and time.monotonic() < deadline:
-            await _wait(stop_now, TICK_S)
+            await wait_for(stop_now, TICK_S)
         if self._generations:
-            logs.event(log, "drain cut short", in_flight=len(self._generations), level=logging.WARNING)
+            cut = len(self._generations)
+            logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=cut)
             for generation in list(self._generations):
                 generation.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))
             await asyncio.sleep(_LAST_WORDS_S)
@@ -114,7 +146,12 @@ class Gateway:
             now = time.monotonic()
             self._metrics.loop_lag.observe(max(0.0, now - before - TICK_S))
             for generation in list(self._generations):
-                generation.tick(now)
+                try:
+                    generation.tick(now)
+                except Exception:
+                    # A fault of ours in one request must not stop everybody's clock.
+                    log.exception("tick_failed")
+                    generation.fail(ApiError(Reason.INTERNAL_ERROR, "An internal error occurred."))
             self._routing.place_parked()
             tick += 1
             if tick % _TICKS_A_FLUSH == 0:
@@ -137,19 +174,18 @@ class Gateway:
     def _readiness(self) -> Readiness:
         models = [model.name for model in self._catalog.all() if self._sessions.serving(model.name)]
         if self._draining:
-            status = "shutting_down"
+            status = SHUTTING_DOWN
         elif models and self._catalog.settled:
-            status = "ready"
+            status = OK
         else:
             status = "starting: no connected worker has its models and tokenizers loaded here yet"
-        body = {
-            "status": status,
+        details = {
             "models": models,
             "workers": len(self._sessions.connected()),
             "routers": self._routing.connected_routers,
             "fallback": self._routing.falls_back,
         }
-        return Readiness(status == "ready", body)
+        return Readiness(status, details)
 
 
 def tenant_of(request: web.BaseRequest) -> str:
@@ -158,15 +194,3 @@ def tenant_of(request: web.BaseRequest) -> str:
     if scheme.lower() != "bearer" or not key.strip():
         return "anonymous"
     return "key-" + hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _cache_secret(config: Config) -> bytes:
-    return (config.cache_secret or config.internal_token or "inferway").encode()
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        pass

@@ -7,10 +7,12 @@ workers leave, so that a request meets 503 and not 404 while they are away.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 
 import grpc
 import minijinja
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServedModel:
     """A model that is ready. `prompts` is None where it takes no chat requests (it has no template)."""
 
@@ -37,6 +39,12 @@ class ServedModel:
     @property
     def name(self) -> str:
         return self.description.name
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """system_fingerprint: changes when the same request may give another answer, with tokenizer or template."""
+        made_of = self.description.tokenizer_digest + self.description.chat_template
+        return "fp_" + hashlib.sha256(made_of.encode()).hexdigest()[:10]
 
 
 class Catalog:
@@ -96,28 +104,43 @@ class Catalog:
         known = self._models.get(description.name)
         if known is not None and known.description == description:
             return True
+        if known is not None and self._is_served_as(known.description):
+            # Prompts made for one of them would be wrong for the other; the newcomer waits until the old ones leave.
+            logs.event(
+                log,
+                "worker_describes_model_differently",
+                model=description.name,
+                worker_id=session.worker_id,
+                level=logging.ERROR,
+            )
+            return True
         try:
             tokenizer = await self._tokenizer(session, description.tokenizer_digest)
             prompts = self._prompt_builder(description, tokenizer)
-        except (grpc.RpcError, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError):
+        except (grpc.RpcError, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
-            logs.event(log, "tokenizer not fetched", model=description.name, level=logging.WARNING)
+            # The session broke, which grpc.aio tells a pending call by cancelling it.
+            logs.event(log, "tokenizer_not_fetched", model=description.name, level=logging.WARNING)
             return False
         except (minijinja.TemplateError, ValueError) as error:
-            logs.event(log, "model refused", model=description.name, error=str(error)[:500], level=logging.ERROR)
+            logs.event(log, "model_refused", model=description.name, error=str(error)[:500], level=logging.ERROR)
             return True
         if description.reasoning_parser and description.reasoning_parser not in SPLITTERS:
             logs.event(
                 log,
-                "reasoning format unknown, shown as content",
+                "reasoning_format_unknown_shown_as_content",
                 model=description.name,
                 reasoning_parser=description.reasoning_parser,
                 level=logging.WARNING,
             )
         self._models[description.name] = ServedModel(description, prompts)
-        logs.event(log, "model ready", model=description.name, fast_tokenizer=tokenizer.is_fast)
+        logs.event(log, "model_ready", model=description.name, fast_tokenizer=tokenizer.is_fast)
         return True
+
+    def _is_served_as(self, description: ModelDescription) -> bool:
+        return any(session.models.get(description.name) == description for session in self._connected())
 
     async def _tokenizer(self, session: WorkerSession, digest: str) -> Tokenizer:
         if digest not in self._tokenizers:

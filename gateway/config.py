@@ -5,17 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferway.config import Secret, option
+from inferway.net import host_and_port, peer
+
+# Also how the parent of several processes tells them the secret.
+CACHE_SECRET_VARIABLE = "INFERWAY_GATEWAY_CACHE_SECRET"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The OpenAI-compatible front of the mesh."""
 
-    listen: str = option("127.0.0.1:8000", "address for clients, host:port; port 0 picks a free one")
+    listen: str = option(
+        "127.0.0.1:8000", "address for clients, host:port; port 0 picks a free one", check=host_and_port
+    )
     listen_fd: int | None = option(None, "inherited listening socket instead of --listen; set by the parent process")
     processes: int = option(1, "processes that share the listening socket", minimum=1, maximum=64)
-    routers: tuple[str, ...] = option((), "gRPC addresses of the routers, host:port, comma-separated")
-    workers: tuple[str, ...] = option((), "gRPC addresses of workers known before any router has named them")
+    routers: tuple[str, ...] = option((), "gRPC addresses of the routers, host:port, comma-separated", check=peer)
+    workers: tuple[str, ...] = option(
+        (), "gRPC addresses of workers known before any router has named them", check=peer
+    )
     insecure: bool = option(False, "accept anyone who can connect, also off loopback")
 
     max_body_bytes: int = option(16 << 20, "largest request body", unit="bytes", minimum=1)
@@ -24,7 +32,9 @@ class Config:
     max_messages: int = option(4096, "messages in one conversation", minimum=1)
     max_choices: int = option(16, "largest n", minimum=1, maximum=128)
 
-    queue_timeout_s: float = option(10.0, "a request waits this long for a worker", unit="s", minimum=0.001)
+    queue_timeout_s: float = option(
+        10.0, "a request waits this long for a worker", unit="s", minimum=0.001, maximum=3600
+    )
     request_deadline_s: float = option(600.0, "a request ends after this time", unit="s", minimum=0.1)
     heartbeat_s: float = option(15.0, "silence after which a stream gets a comment", unit="s", minimum=0.1)
     stall_s: float = option(
@@ -48,6 +58,10 @@ class Config:
         "", "file with that secret, a token a line, re-read on change", env="INFERWAY_INTERNAL_TOKEN_FILE"
     )
     cache_secret: Secret = option(
-        Secret(""), "secret from which cache domains are derived; default: the internal token's first value"
+        Secret(""),
+        "secret from which cache domains are derived, the same on every gateway; without one or its file, the first "
+        "internal token present at the start serves, and without any token a constant",
+        env=CACHE_SECRET_VARIABLE,
     )
+    cache_secret_file: str = option("", "file with that secret, read at the start; --cache-secret goes first")
     log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))

@@ -11,6 +11,7 @@ once when a worker is lost. After that a failure is the caller's to see.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,9 +23,11 @@ from inferway.errors import ApiError, Reason
 from .core.openai import Sampling
 from .core.sse import FinishReason, Usage
 from .metrics import Metrics
-from .router_client import RELEASED_FAILED, RELEASED_OK, RELEASED_REFUSED, Ask, Grant, ReleaseOutcome, Ticket
+from .router_client import Ask, Grant, ReleaseOutcome, Ticket
 from .routing import Routing
-from .worker_sessions import ChoiceSpec, WorkerSession, WorkerSessions
+from .worker_sessions import ModelDescription, RequestSpec, WorkerSession, WorkerSessions
+
+log = logging.getLogger(__name__)
 
 # How often `tick` is called: what is due before the next call is done in this one.
 TICK_S = 0.25
@@ -37,10 +40,13 @@ class Plan:
     """Everything that is decided about a request before a worker is asked. Times are monotonic seconds."""
 
     ask: Ask
+    # What the prompt was made for; a worker that describes the model otherwise does not get it.
+    description: ModelDescription
     prompt_token_ids: Sequence[int]
     sampling: Sampling
     cache_salt: bytes
     traceparent: str
+    received: float
     deadline: float
     stall_s: float
     heartbeat_s: float
@@ -58,7 +64,7 @@ class Timing:
 class Sink(Protocol):
     """Where the text of a request goes. Called on the path of a token: must not block or raise."""
 
-    def on_text(self, index: int, text: str, completion_tokens: int) -> None: ...
+    def on_text(self, index: int, text: str) -> None: ...
     def on_finish(self, index: int, text: str, reason: FinishReason) -> None: ...
     def on_silence(self) -> None:
         """Nothing has come for a heartbeat's time."""
@@ -93,15 +99,12 @@ class _Choice:
         fresh = completion_tokens - self.completion_tokens
         if fresh > 0:
             if self.completion_tokens:
-                self._observe_gaps((now - self.last_at) / fresh, fresh)
+                self._gaps.observe((now - self.last_at) / fresh, fresh)
             self.completion_tokens = completion_tokens
         self.last_at = now
         if text:
-            self._sink.on_text(self.index, text, completion_tokens)
-
-    def _observe_gaps(self, gap: float, count: int) -> None:
-        for _ in range(count):
-            self._gaps.observe(gap)
+            self._generation.spoke_at = now
+            self._sink.on_text(self.index, text)
 
     def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None:
         self.last_at = now
@@ -149,7 +152,8 @@ class Generation:
         # What the last worker said that did not serve this request.
         self._refusal: ApiError | None = None
         self._has_output = False
-        self._silent_since = time.monotonic()
+        # When the caller last got something, or was last told that there is nothing yet.
+        self.spoke_at = plan.received
         self.timing = Timing()
         self.worker_id = ""
         self.usage: Usage | None = None
@@ -168,7 +172,7 @@ class Generation:
         """Give everything back: what runs is aborted, what waits is cancelled. Idempotent."""
         if self._state is not _State.ENDED:
             self._state = _State.ENDED
-            self._let_go(RELEASED_OK)
+            self._let_go(ReleaseOutcome.CANCELLED)
         for future in (self.started, self.ended):
             if future.done() and not future.cancelled():
                 future.exception()  # seen, whether or not the handler was still waiting
@@ -180,7 +184,8 @@ class Generation:
         if self._state is _State.ENDED:
             return
         self._state = _State.ENDED
-        self._let_go(RELEASED_FAILED if error.reason is Reason.UPSTREAM_TIMEOUT else RELEASED_OK)
+        failed = error.reason in (Reason.UPSTREAM_TIMEOUT, Reason.WORKER_FAILED)
+        self._let_go(ReleaseOutcome.FAILED if failed else ReleaseOutcome.CANCELLED)
         for future in (self.started, self.ended):
             if not future.done():
                 future.set_exception(error)
@@ -195,14 +200,16 @@ class Generation:
             self._routing.expire(self._ticket, now)
         elif self._run is not None and now >= self._stalls_at(self._run):
             self._worker_stalled(self._run)
-        if now + TICK_S > max(self._silent_since, self._last_output()) + self._plan.heartbeat_s:
-            self._silent_since = now
+        if now + TICK_S > self.spoke_at + self._plan.heartbeat_s:
+            self.spoke_at = now
             if not self.started.done():
                 self.started.set_result(False)
             self._sink.on_silence()
 
     def usage_so_far(self) -> Usage:
-        """Of the present run; the final counts are in `usage`."""
+        """Of the present run, or the final counts."""
+        if self._run is None and self.usage is not None:
+            return self.usage
         return _sum_usage(self._run.choices if self._run else (), len(self._plan.prompt_token_ids))
 
     # Driven by the choices.
@@ -221,12 +228,13 @@ class Generation:
 
     def choice_finished(self, choice: _Choice) -> None:
         run = self._run
-        assert run is not None
+        if run is None or not choice.key:
+            return  # its last text was one too many for a slow reader, which has ended the request
         choice.key = 0
         run.open_choices -= 1
         if not run.open_choices:
             self._state = _State.ENDED
-            self._let_go(RELEASED_OK)
+            self._let_go(ReleaseOutcome.OK)
             self.ended.set_result(None)
 
     def choice_failed(self, choice: _Choice, error: ApiError, *, session_broke: bool = False) -> None:
@@ -247,7 +255,7 @@ class Generation:
         self._metrics.retries.labels(error.reason.label).inc()
         (self._unreachable if session_broke else self._excluded).add(run.grant.worker_id)
         self._refusal = error
-        self._let_go(RELEASED_REFUSED if refused else RELEASED_FAILED)
+        self._let_go(ReleaseOutcome.REFUSED if refused else ReleaseOutcome.FAILED)
         self._submit()
 
     # Waiting.
@@ -272,12 +280,27 @@ class Generation:
             self.fail(self._refusal or error)
 
     def _granted(self, grant: Grant) -> None:
+        try:
+            self._dispatch(grant)
+        except Exception:
+            # A fault of ours in one request must not end the streams of all others, which share the caller's task.
+            log.exception("dispatch_failed", extra={"fields": {"request_id": self._plan.ask.request_id}})
+            self.fail(ApiError(Reason.INTERNAL_ERROR, "An internal error occurred."))
+
+    def _dispatch(self, grant: Grant) -> None:
         session = self._sessions.by_address(grant.worker_address)
         if session is None:
             # The router knows a worker that this gateway has no session with (any more, or yet).
             if grant.router is not None:
-                grant.router.release(grant.lease_id, RELEASED_REFUSED, 0)
+                grant.router.release(grant.lease_id, ReleaseOutcome.REFUSED, 0)
             self._unreachable.add(grant.worker_id)
+            self._submit()
+            return
+        if session.models.get(self._plan.ask.model) != self._plan.description:
+            # Another tokenizer, template or context than the one that this prompt was made for.
+            if grant.router is not None:
+                grant.router.release(grant.lease_id, ReleaseOutcome.REFUSED, 0)
+            self._excluded.add(grant.worker_id)
             self._submit()
             return
         self._ticket = None
@@ -288,40 +311,38 @@ class Generation:
         plan = self._plan
         run = self._run = _Run(grant, session)
         run.open_choices = plan.ask.num_choices
-        for index in range(plan.ask.num_choices):
-            choice = _Choice(self, index, self._sink, self._metrics, now)
-            run.choices.append(choice)
-            choice.key = session.generate(
-                ChoiceSpec(
-                    request_id=plan.ask.request_id,
-                    model=plan.ask.model,
-                    prompt_token_ids=plan.prompt_token_ids,
-                    sampling=plan.sampling,
-                    priority=plan.ask.priority,
-                    cache_salt=plan.cache_salt,
-                    choice_index=index,
-                    lease_id=grant.lease_id,
-                    traceparent=plan.traceparent,
-                ),
-                choice,
-            )
+        spec = RequestSpec(
+            request_id=plan.ask.request_id,
+            model=plan.ask.model,
+            prompt_token_ids=plan.prompt_token_ids,
+            sampling=plan.sampling,
+            priority=plan.ask.priority,
+            cache_salt=plan.cache_salt,
+            lease_id=grant.lease_id,
+            traceparent=plan.traceparent,
+        )
+        run.choices += [_Choice(self, index, self._sink, self._metrics, now) for index in range(plan.ask.num_choices)]
+        for choice, key in zip(run.choices, session.generate(spec, run.choices), strict=True):
+            choice.key = key
 
     # Running.
 
-    def _last_output(self) -> float:
-        return max((choice.last_at for choice in self._run.choices), default=0.0) if self._run else 0.0
-
     def _stalls_at(self, run: _Run) -> float:
-        """When silence means that the engine is stuck; before the first output it may still be computing the prompt."""
+        """When silence means that the engine is stuck; before the first output it may still be computing the prompt.
+
+        Any choice that moves shows that the engine steps: others may be waiting for a slot beside it.
+        """
         allowance = 0.0 if self._has_output else 2 * run.grant.predicted_ttft_s
-        return min(choice.last_at for choice in run.choices if choice.key) + self._plan.stall_s + allowance
+        return max(choice.last_at for choice in run.choices) + self._plan.stall_s + allowance
 
     def _worker_stalled(self, run: _Run) -> None:
-        choice = next(choice for choice in run.choices if choice.key)
         if self._has_output:
             self.fail(ApiError(Reason.UPSTREAM_TIMEOUT, "The worker stopped in the middle of the answer."))
-        else:
-            self.choice_failed(choice, ApiError(Reason.WORKER_FAILED, "The worker did not begin to answer in time."))
+            return
+        choice = next(choice for choice in run.choices if choice.key)
+        # Unlike a choice whose failure the session has told, this one is still listened to.
+        run.session.abort(choice.key)
+        self.choice_failed(choice, ApiError(Reason.WORKER_FAILED, "The worker did not begin to answer in time."))
 
     # Giving back.
 

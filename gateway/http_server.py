@@ -26,6 +26,8 @@ SERVER = "inferway"
 
 
 def error_response(error: ApiError, request_id: str) -> web.Response:
+    # What a message quotes may hold bytes that are no text.
+    error.message = error.message.encode("utf-8", "replace").decode()
     headers = {**error.headers(), "x-request-id": request_id, "Server": SERVER}
     return web.Response(
         status=error.status,
@@ -53,7 +55,7 @@ class _JsonErrors(RequestHandler):
             error = ApiError(Reason.INVALID_REQUEST, "The request is not valid HTTP/1.1.")
         else:
             # A fault of ours that no handler saw: middleware.Front ends every other.
-            log.error("request failed outside its handler", exc_info=exc)
+            log.error("request_failed_outside_its_handler", exc_info=exc)
             error = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
         response = error_response(error, new_request_id())
         response.force_close()
@@ -68,6 +70,8 @@ class HttpServer(web.Server):
         self._protocol_options: dict[str, Any] = {
             "access_log": None,
             "keepalive_timeout": keepalive_s,
+            # A compressed body is refused (middleware.read_json_body), not unpacked.
+            "auto_decompress": False,
             "max_line_size": max_header_bytes,
             "max_field_size": max_header_bytes,
             # The rest of a body that was refused is not worth reading for long.

@@ -57,7 +57,10 @@ Routes = Mapping[str, Mapping[str, Handler]]
 
 
 class Front:
-    """Called by the HTTP server for every request that its parser accepted."""
+    """Called by the HTTP server for every request that its parser accepted.
+
+    A handler that has begun its answer tells failures itself: no second answer can follow.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Front:
             outcome, status = Reason.CLIENT_CLOSED_REQUEST.label, Reason.CLIENT_CLOSED_REQUEST.value.status
             raise
         except Exception:
-            log.exception("request failed", extra={"fields": {"request_id": exchange.request_id}})
+            log.exception("request_failed", extra={"fields": {"request_id": exchange.request_id}})
             fault = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
             outcome, status = fault.reason.label, fault.status
             return self._refuse(fault, exchange)
@@ -109,12 +112,12 @@ class Front:
         methods = self._routes.get(path)
         if methods is None:
             raise ApiError(Reason.UNKNOWN_URL, f"There is nothing at {request.method} {path[:200]}.")
-        handler = methods.get(request.method)
+        handler = methods.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
             allowed = ", ".join(sorted(methods))
             message = f"{path} takes {allowed}, not {request.method[:20]}."
             raise ApiError(Reason.METHOD_NOT_ALLOWED, message, extra_headers={"Allow": allowed})
-        if self.shutting_down and _is_inference(request):
+        if self.shutting_down and self._is_inference(request):
             raise ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again.", retry_after_s=1.0)
         response = await handler(request, exchange)
         if self.shutting_down:
@@ -145,7 +148,7 @@ class Front:
     def _record(self, request: web.BaseRequest, exchange: Exchange, outcome: str, status: int, now: float) -> None:
         route = request.path if request.path in self._routes else OTHER
         self._metrics.http_responses.labels(route, str(status)).inc()
-        if route != OTHER and _is_inference(request):
+        if self._is_inference(request):
             self._record_inference(exchange, outcome, now)
         elif status < 400 or route in _PROBES:
             return  # counted, not logged
@@ -158,9 +161,9 @@ class Front:
             status=status,
             outcome=outcome,
             model=exchange.model[:200],
-            tenant=exchange.tenant_id,
+            tenant_id=exchange.tenant_id,
             stream=exchange.stream,
-            worker=exchange.worker_id,
+            worker_id=exchange.worker_id,
             max_tokens=exchange.max_tokens,
             prompt_tokens=usage.prompt_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
@@ -169,6 +172,9 @@ class Front:
             ttft_ms=_milliseconds(exchange.received, timing.first_token),
             e2e_ms=_milliseconds(exchange.received, now),
         )
+
+    def _is_inference(self, request: web.BaseRequest) -> bool:
+        return request.method == "POST" and "POST" in self._routes.get(request.path, ())
 
     def _record_inference(self, exchange: Exchange, outcome: str, now: float) -> None:
         metrics, timing, usage = self._metrics, exchange.timing, exchange.usage
@@ -183,10 +189,6 @@ class Front:
             metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
             metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
             metrics.tokens.labels(model, "completion").inc(usage.completion_tokens)
-
-
-def _is_inference(request: web.BaseRequest) -> bool:
-    return request.method == "POST" and request.path.startswith("/v1/")
 
 
 def _milliseconds(start: float, end: float) -> float | None:
@@ -210,6 +212,9 @@ async def read_json_body(request: web.BaseRequest, *, limit_bytes: int, timeout_
     if media_type != "application/json" and not media_type.endswith("+json"):
         message = f"The content type must be application/json, got '{media_type[:100]}'."
         raise ApiError(Reason.UNSUPPORTED_MEDIA_TYPE, message)
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise ApiError(Reason.UNSUPPORTED_MEDIA_TYPE, f"The body must not be encoded, got '{encoding[:100]}'.")
     announced = request.content_length
     if announced is not None and announced > limit_bytes:
         raise _too_large(limit_bytes, announced)

@@ -1,7 +1,8 @@
 """The parent of several gateway processes: owns the listening socket, starts children by exec, and never serves.
 
-Children share the socket and one directory of metrics, so that any of them answers for all. A child that dies is
-replaced; a signal to the parent reaches all.
+Children share the socket, one directory of metrics, so that any of them answers for all, and the cache secret, which
+one that starts after a rotation would otherwise derive differently. A child that dies is replaced; a signal to the
+parent reaches all.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from inferway import logs, metrics
+from inferway import logs, metrics, net
+from inferway.grpc_util import InternalToken
+from inferway.lifecycle import StopSignals, unless
+from inferway.service import STOPPED
+
+from .cache_secret import cache_secret
+from .config import CACHE_SECRET_VARIABLE, Config
+from .listener import open_listener
 
 log = logging.getLogger(__name__)
 
@@ -22,48 +30,57 @@ log = logging.getLogger(__name__)
 _RESTART_S = 1.0
 
 
-async def run(
-    listener: socket.socket, processes: int, argv: Sequence[str], stop: asyncio.Event, stop_now: asyncio.Event
-) -> None:
-    """Keep `processes` children alive until `stop`; then let them drain. `argv` are the gateway's own flags."""
-    with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(processes):
-                group.create_task(_keep(listener, argv, directory, stop, stop_now))
+class Parent:
+    """`listen`, `serve` and `close` are called in this order; `close` always."""
 
+    def __init__(self, config: Config, argv: Sequence[str]) -> None:
+        """`argv` are the gateway's own flags. Raises CannotStart."""
+        self._config = config
+        self._argv = argv
+        self._secret = cache_secret(config, InternalToken(config.internal_token, config.internal_token_file))
+        self._listener: socket.socket | None = None
 
-async def _keep(
-    listener: socket.socket, argv: Sequence[str], directory: str, stop: asyncio.Event, stop_now: asyncio.Event
-) -> None:
-    while not stop.is_set():
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "gateway",
-            *argv,
-            "--listen-fd",
-            str(listener.fileno()),
-            pass_fds=[listener.fileno()],
-            env={**os.environ, metrics.MULTIPROC_DIR: directory},
-        )
-        await _until_exit_or(child, stop)
-        if child.returncode is None:
-            child.terminate()
-            await _until_exit_or(child, stop_now)
-            if child.returncode is None:
-                child.terminate()  # the second one means: at once
-            await child.wait()
-        metrics.forget_process(child.pid, directory)
-        if not stop.is_set():
-            logs.event(
-                log, "process died, restarting", pid=child.pid, exit_code=child.returncode, level=logging.WARNING
+    async def listen(self) -> None:
+        """Raises CannotListen."""
+        self._listener = open_listener(self._config)
+        address = net.shown(self._listener)
+        logs.event(log, "listening", address=address, ops_address=address)
+
+    async def serve(self, signals: StopSignals) -> int:
+        """Keep the children alive until it is asked to stop; then let them drain."""
+        listener = self._listener
+        assert listener is not None, "listen first"
+        with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
+            environ = {**os.environ, metrics.MULTIPROC_DIR: directory, CACHE_SECRET_VARIABLE: str(self._secret)}
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._config.processes):
+                    group.create_task(self._keep(listener.fileno(), environ, directory, signals))
+        logs.event(log, "closed")
+        return STOPPED
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _keep(self, listen_fd: int, environ: Mapping[str, str], directory: str, signals: StopSignals) -> None:
+        while not signals.stop.is_set():
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "gateway",
+                *self._argv,
+                "--listen-fd",
+                str(listen_fd),
+                pass_fds=[listen_fd],
+                env=environ,
             )
-            await asyncio.sleep(_RESTART_S)
-
-
-async def _until_exit_or(child: asyncio.subprocess.Process, event: asyncio.Event) -> None:
-    exited = asyncio.ensure_future(child.wait())
-    signalled = asyncio.ensure_future(event.wait())
-    await asyncio.wait({exited, signalled}, return_when=asyncio.FIRST_COMPLETED)
-    for waiter in (exited, signalled):
-        waiter.cancel()
+            if not await unless(signals.stop, child.wait()):
+                child.terminate()
+                if not await unless(signals.stop_now, child.wait()):
+                    child.terminate()  # the second one means: at once
+                await child.wait()
+            metrics.forget_process(child.pid, directory)
+            if not signals.stop.is_set():
+                status = child.returncode
+                logs.event(log, "process_died", pid=child.pid, exit_status=status, level=logging.WARNING)
+                await unless(signals.stop, asyncio.sleep(_RESTART_S))

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import grpc
 
@@ -24,10 +25,17 @@ _DispatchCall = grpc.aio.StreamStreamCall[router_pb2.DispatchRequest, router_pb2
 _RECONNECT_S = (0.1, 1.0)
 _SNAPSHOT_INTERVAL_MS = 1000
 
-ReleaseOutcome = router_pb2.ReleaseOutcome
-RELEASED_OK = router_pb2.RELEASE_OUTCOME_OK
-RELEASED_REFUSED = router_pb2.RELEASE_OUTCOME_REFUSED
-RELEASED_FAILED = router_pb2.RELEASE_OUTCOME_FAILED
+
+class ReleaseOutcome(Enum):
+    """How a lease ended (router.proto, ReleaseOutcome)."""
+
+    OK = router_pb2.RELEASE_OUTCOME_OK
+    # Its caller left, or was cut off.
+    CANCELLED = router_pb2.RELEASE_OUTCOME_CANCELLED
+    # The worker refused honestly: full, or draining.
+    REFUSED = router_pb2.RELEASE_OUTCOME_REFUSED
+    # The worker's transport broke, or its engine stalled.
+    FAILED = router_pb2.RELEASE_OUTCOME_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,6 @@ class Grant:
     worker_id: str
     worker_address: str
     lease_id: int = 0
-    predicted_cached_tokens: int = 0
     predicted_ttft_s: float = 0.0
     router: RouterClient | None = None
 
@@ -144,7 +151,7 @@ class RouterClient:
     def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int) -> None:
         """Give a lease back. After a break there is nothing to give back: the router has dropped it."""
         if self.connected:
-            self._outbox.releases.add(lease_id=lease_id, outcome=outcome, completion_tokens=completion_tokens)
+            self._outbox.releases.add(lease_id=lease_id, outcome=outcome.value, completion_tokens=completion_tokens)
             self._outbox_filled.set()
 
     async def run(self) -> None:
@@ -157,8 +164,9 @@ class RouterClient:
                             await self._dispatch(group)
                         finally:
                             watcher.cancel()
-                except* grpc.RpcError as errors:
-                    logs.event(log, "router stream broke", router=self.address, level=logging.DEBUG, error=str(errors))
+                except* (grpc.RpcError, asyncio.InvalidStateError) as errors:
+                    reason = repr(errors.exceptions[0])
+                    logs.event(log, "router_stream_broke", address=self.address, error=reason, level=logging.DEBUG)
                 finally:
                     self._disconnected()
                 await asyncio.sleep(random.uniform(*_RECONNECT_S))
@@ -179,9 +187,9 @@ class RouterClient:
         self._outbox_filled.set()
         writer = group.create_task(self._write(call))
         try:
-            await call.initial_metadata()
+            await grpc_util.opened(call)
             self.connected = True
-            logs.event(log, "router stream open", router=self.address)
+            logs.event(log, "router_stream_open", address=self.address)
             self._on_change(self, [])
             while isinstance(reply := await call.read(), router_pb2.DispatchReply):
                 self._take(reply)
@@ -194,16 +202,13 @@ class RouterClient:
             await self._outbox_filled.wait()
             self._outbox_filled.clear()
             message, self._outbox = self._outbox, router_pb2.DispatchRequest()
-            try:
-                await call.write(message)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                return  # the read loop sees the same break and reports it
+            await call.write(message)
 
     def _take(self, reply: router_pb2.DispatchReply) -> None:
         for lease in reply.leases:
             ticket = self._tickets.pop(lease.ticket, None)
             if ticket is None:  # cancelled while the lease was on its way
-                self.release(lease.lease_id, RELEASED_OK, 0)
+                self.release(lease.lease_id, ReleaseOutcome.CANCELLED, 0)
                 continue
             del self._numbers[ticket]
             ticket.on_grant(
@@ -211,7 +216,6 @@ class RouterClient:
                     lease.worker_id,
                     lease.worker_address,
                     lease.lease_id,
-                    lease.predicted_cached_tokens,
                     lease.predicted_ttft_ms / 1000,
                     self,
                 )
@@ -228,5 +232,5 @@ class RouterClient:
         self._tickets.clear()
         self._numbers.clear()
         if was_connected:
-            logs.event(log, "router stream lost", router=self.address, waiting=len(orphans), level=logging.WARNING)
+            logs.event(log, "router_stream_lost", address=self.address, waiting=len(orphans), level=logging.WARNING)
             self._on_change(self, orphans)

@@ -106,7 +106,7 @@ class Routing:
     def _router_changed(self, router: RouterClient, orphans: list[Ticket]) -> None:
         self._metrics.routers.set(len(self.connected_routers))
         if not router.connected:
-            logs.event(log, "resubmitting", waiting=len(orphans), fallback=self.falls_back)
+            logs.event(log, "tickets_resubmitted", waiting=len(orphans), fallback=self.falls_back)
         for ticket in orphans:
             self.submit(ticket)
         self.place_parked()

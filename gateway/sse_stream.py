@@ -43,6 +43,8 @@ class SseStream:
         self._chunked = self._request.version >= (1, 1)
         if self._chunked:
             response.enable_chunked_encoding()
+        else:
+            response.force_close()  # nothing else tells where the stream ends
         await response.prepare(self._request)
         transport = self._request.transport
         if transport is None:

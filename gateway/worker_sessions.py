@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc
@@ -19,6 +19,7 @@ import grpc
 from inferway import grpc_util, logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.errors import ApiError, Reason
+from inferway.sampling import RANGES
 
 from .core.openai import Sampling
 from .core.sse import FinishReason, Usage
@@ -53,7 +54,7 @@ class ModelDescription:
     eos_token: str
     block_size: int
     vocab_size: int
-    created: int
+    created: int = field(compare=False)
     tool_parser: str
     reasoning_parser: str
     structural_marks: Sequence[str]
@@ -61,8 +62,8 @@ class ModelDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceSpec:
-    """One choice to generate (worker.proto, Generate)."""
+class RequestSpec:
+    """What to generate (worker.proto, Generate), the same for every choice of a request."""
 
     request_id: str
     model: str
@@ -70,7 +71,6 @@ class ChoiceSpec:
     sampling: Sampling
     priority: int
     cache_salt: bytes
-    choice_index: int
     lease_id: int
     traceparent: str
 
@@ -111,22 +111,27 @@ class WorkerSession:
     def choices_in_flight(self) -> int:
         return len(self._listeners)
 
-    def generate(self, spec: ChoiceSpec, listener: ChoiceListener) -> int:
-        """Send one choice to the worker and return its key; what it gains goes to `listener`.
+    def generate(self, spec: RequestSpec, listeners: Sequence[ChoiceListener]) -> list[int]:
+        """Send a request to the worker, a choice for each listener, and return the keys of the choices.
 
-        The session must be connected. If it breaks, the listener gets on_lost.
+        The session must be connected. If it breaks, the listeners get on_lost.
         """
         assert self.connected
-        key = self._next_key
-        self._next_key += 1
-        self._listeners[key] = listener
-        self._outbox_tokens += len(spec.prompt_token_ids)
-        if self._outbox_tokens > _TOKENS_A_MESSAGE:
-            self._outbox.append(worker_pb2.SessionRequest())
-            self._outbox_tokens = len(spec.prompt_token_ids)
-        _fill_generate(self._outbox[-1].generates.add(), key, spec)
+        template = _generate(spec)
+        keys = []
+        for index, listener in enumerate(listeners):
+            self._outbox_tokens += len(spec.prompt_token_ids)
+            if self._outbox_tokens > _TOKENS_A_MESSAGE:
+                self._outbox.append(worker_pb2.SessionRequest())
+                self._outbox_tokens = len(spec.prompt_token_ids)
+            message = self._outbox[-1].generates.add()
+            message.CopyFrom(template)
+            message.key, message.choice_index = self._next_key, index
+            self._listeners[self._next_key] = listener
+            keys.append(self._next_key)
+            self._next_key += 1
         self._outbox_filled.set()
-        return key
+        return keys
 
     def abort(self, key: int) -> None:
         """Stop a choice; its listener hears nothing more. Unknown keys are ignored."""
@@ -147,8 +152,9 @@ class WorkerSession:
                 try:
                     await self._describe()
                     await self._converse()
-                except grpc.RpcError as error:
-                    _log_break(self.address, error)
+                except* (grpc.RpcError, asyncio.InvalidStateError) as group:
+                    reason = repr(group.exceptions[0])
+                    logs.event(log, "worker_stream_broke", address=self.address, error=reason, level=logging.DEBUG)
                 finally:
                     self._disconnected()
                 await asyncio.sleep(random.uniform(*_RECONNECT_S))
@@ -172,13 +178,11 @@ class WorkerSession:
             writer = group.create_task(self._write(call))
             try:
                 # The worker's initial metadata says that it has taken the session.
-                await call.initial_metadata()
+                await grpc_util.opened(call)
                 self.connected = True
-                logs.event(log, "worker session open", worker=self.worker_id, address=self.address)
+                logs.event(log, "worker_session_open", worker_id=self.worker_id, address=self.address)
                 self._on_change()
                 await self._read(call)
-            except grpc.RpcError as error:
-                _log_break(self.address, error)
             finally:
                 writer.cancel()
                 call.cancel()
@@ -189,11 +193,8 @@ class WorkerSession:
             await self._outbox_filled.wait()
             self._outbox_filled.clear()
             messages, self._outbox, self._outbox_tokens = self._outbox, [worker_pb2.SessionRequest()], 0
-            try:
-                for message in messages:
-                    await call.write(message)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                return  # the read loop sees the same break and reports it
+            for message in messages:
+                await call.write(message)
 
     async def _read(self, call: _SessionCall) -> None:
         listeners = self._listeners
@@ -203,14 +204,20 @@ class WorkerSession:
                 listener = listeners.get(delta.key)
                 if listener is None:
                     continue
-                if delta.finish_reason or delta.HasField("error"):
-                    del listeners[delta.key]
-                    _finish(listener, delta, now)
-                elif delta.HasField("usage"):
-                    listener.on_first(_usage(delta.usage))
-                    listener.on_text(delta.text, delta.completion_tokens, now)
-                else:
-                    listener.on_text(delta.text, delta.completion_tokens, now)
+                try:
+                    if delta.finish_reason or delta.HasField("error"):
+                        del listeners[delta.key]
+                        _finish(listener, delta, now)
+                    elif delta.HasField("usage"):
+                        listener.on_first(_usage(delta.usage))
+                        listener.on_text(delta.text, delta.completion_tokens, now)
+                    else:
+                        listener.on_text(delta.text, delta.completion_tokens, now)
+                except Exception:
+                    # A fault of ours in one request must not end the streams of all others.
+                    log.exception("delta_failed")
+                    self.abort(delta.key)
+                    listener.on_error(ApiError(Reason.INTERNAL_ERROR, "An internal error occurred."))
 
     def _disconnected(self) -> None:
         was_connected, self.connected = self.connected, False
@@ -218,13 +225,8 @@ class WorkerSession:
         for listener in lost.values():
             listener.on_lost()
         if was_connected:
-            logs.event(log, "worker session lost", worker=self.worker_id, choices=len(lost), level=logging.WARNING)
+            logs.event(log, "worker_session_lost", worker_id=self.worker_id, choices=len(lost), level=logging.WARNING)
             self._on_change()
-
-
-def _log_break(address: str, error: grpc.RpcError) -> None:
-    code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
-    logs.event(log, "worker stream broke", address=address, code=code, level=logging.DEBUG)
 
 
 def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> None:
@@ -261,31 +263,20 @@ def _model(model: worker_pb2.Model) -> ModelDescription:
     )
 
 
-_SCALARS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "seed",
-    "max_tokens",
-    "min_tokens",
-    "ignore_eos",
-)
+_SCALARS = (*RANGES, "ignore_eos")
 
 
-def _fill_generate(message: worker_pb2.Generate, key: int, spec: ChoiceSpec) -> None:
-    message.key = key
-    message.request_id = spec.request_id
-    message.model = spec.model
-    message.prompt_token_ids.extend(spec.prompt_token_ids)
-    message.priority = spec.priority
-    message.cache_salt = spec.cache_salt
-    message.choice_index = spec.choice_index
-    message.lease_id = spec.lease_id
-    message.traceparent = spec.traceparent
+def _generate(spec: RequestSpec) -> worker_pb2.Generate:
+    """Without key and choice_index."""
+    message = worker_pb2.Generate(
+        request_id=spec.request_id,
+        model=spec.model,
+        prompt_token_ids=spec.prompt_token_ids,
+        priority=spec.priority,
+        cache_salt=spec.cache_salt,
+        lease_id=spec.lease_id,
+        traceparent=spec.traceparent,
+    )
     sampling = message.sampling
     for name in _SCALARS:
         value = getattr(spec.sampling, name)
@@ -294,6 +285,7 @@ def _fill_generate(message: worker_pb2.Generate, key: int, spec: ChoiceSpec) -> 
     sampling.stop.extend(spec.sampling.stop)
     for token_id, bias in spec.sampling.logit_bias.items():
         sampling.logit_bias[token_id] = bias
+    return message
 
 
 class WorkerSessions:

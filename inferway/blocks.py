@@ -1,9 +1,9 @@
 """Chained hashes of the full blocks of a prompt: the key of every prefix index in the mesh.
 
 The chain is the one of SGLang's KV events: digest_i = SHA-256(digest_{i-1} || token ids of block i as uint32
-little-endian), with nothing before the first block, or SHA-256("sglang-cache-salt-v1\\0" || salt) where the
-request has a cache salt; the hash of a block is the first 8 bytes of its digest, big-endian, here as an unsigned
-integer. Equal hashes therefore mean equal prefixes under equal salts.
+little-endian), with nothing before the first block, or SHA-256("sglang-cache-salt-v1\\0" || salt as hex digits)
+where the request has a cache salt: SGLang's salts are text, ours any bytes. The hash of a block is the first 8 bytes
+of its digest, big-endian, here as an unsigned integer. Equal hashes therefore mean equal prefixes under equal salts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def block_hashes(token_ids: Sequence[int], block_size: int, cache_salt: bytes = 
     if sys.byteorder == "big":
         words.byteswap()
     data = memoryview(words.tobytes())
-    digest = sha256(_SALT_DOMAIN + cache_salt).digest() if cache_salt else b""
+    digest = sha256(_SALT_DOMAIN + cache_salt.hex().encode()).digest() if cache_salt else b""
     stride = block_size * 4
     hashes = []
     for start in range(0, len(data) - stride + 1, stride):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +42,24 @@ def option(
     choices: Sequence[str] = (),
     minimum: float | None = None,
     maximum: float | None = None,
+    check: Callable[[str], object] | None = None,
+    default_text: str = "",
 ) -> Any:
-    """Declare a field. `env` replaces the derived variable name, for options that services share."""
-    metadata = {"doc": doc, "unit": unit, "env": env, "choices": choices, "minimum": minimum, "maximum": maximum}
+    """Declare a field.
+
+    `env` replaces the derived variable name, for options that services share. `check` looks at each text and raises
+    ValueError with what it must be. `default_text` is shown for a default that says nothing by itself.
+    """
+    metadata = {
+        "doc": doc,
+        "unit": unit,
+        "env": env,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "check": check,
+        "default_text": default_text,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -53,6 +69,13 @@ def env_name(service: str, field: dataclasses.Field[Any]) -> str:
 
 def flag_name(field: dataclasses.Field[Any]) -> str:
     return "--" + field.name.replace("_", "-")
+
+
+def metavar(field: dataclasses.Field[Any], hint: Any) -> str:
+    """What stands for the value behind the flag; empty for one that takes none."""
+    if _scalar(hint) is bool:
+        return ""
+    return (field.metadata["unit"] or "VALUE").upper().replace(" ", "_")
 
 
 def load(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[str], *, prog: str = "") -> T:
@@ -71,14 +94,14 @@ def load(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[
     fields = dataclasses.fields(cls)
     for field in fields:
         kind = _scalar(hints[field.name])
-        shown = f"{field.metadata['doc']}\n[{env_name(service, field)}; default: {describe_default(field)}]"
+        shown = f"{describe(field)}\n[{env_name(service, field)}; default: {describe_default(field)}]"
         arguments: dict[str, Any] = {"dest": field.name, "default": None, "help": shown.replace("%", "%%")}
         if kind is bool:
             arguments["action"] = argparse.BooleanOptionalAction
-        elif kind is tuple:
-            arguments |= {"action": "append", "metavar": "VALUE"}
         else:
-            arguments["metavar"] = (field.metadata["unit"] or "VALUE").upper().replace(" ", "_")
+            arguments["metavar"] = metavar(field, hints[field.name])
+            if kind is tuple:
+                arguments["action"] = "append"
         parser.add_argument(flag_name(field), **arguments)
     flags = vars(parser.parse_args(list(argv)))
 
@@ -92,27 +115,53 @@ def load(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[
             continue
         try:
             values[field.name] = _convert(raw, hints[field.name], field.metadata)
-        except ValueError as mistake:
-            mistakes.append(f"{source}: {mistake}, got {raw!r}")
+        except _Mistake as mistake:
+            mistakes.append(f"{source}: {mistake}, got {mistake.value!r}")
     if mistakes:
         raise ConfigError(mistakes)
     return cls(**values)
 
 
 def load_or_exit(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[str], *, prog: str = "") -> T:
-    """`load` for a main module: mistakes go to the caller's terminal, exit status 1."""
+    """`load` for a main module: mistakes go to standard error, and the process ends with status 2."""
     try:
         return load(cls, service, environ, argv, prog=prog)
     except ConfigError as error:
-        raise SystemExit(f"{service}: " + f"\n{service}: ".join(error.mistakes)) from None
+        for mistake in error.mistakes:
+            print(f"{service}: {mistake}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def describe(field: dataclasses.Field[Any]) -> str:
+    """The line of documentation, with what the value may be."""
+    meta = field.metadata
+    least, most = meta["minimum"], meta["maximum"]
+    if meta["choices"]:
+        limits = f" (one of {', '.join(meta['choices'])})"
+    elif least is not None and most is not None:
+        limits = f" ({least:.12g} to {most:.12g})"
+    elif least is not None:
+        limits = f" (at least {least:.12g})"
+    elif most is not None:
+        limits = f" (at most {most:.12g})"
+    else:
+        limits = ""
+    return f"{meta['doc']}{limits}"
 
 
 def describe_default(field: dataclasses.Field[Any]) -> str:
-    value = field.default
+    """The default as one would type it, with its unit; "none" where there is none."""
+    value, unit = field.default, field.metadata["unit"]
+    if field.metadata["default_text"]:
+        return str(field.metadata["default_text"])
     if value is None or value == "" or value == ():
         return "none"
-    unit = f" {field.metadata['unit']}" if field.metadata["unit"] else ""
-    return f"{value}{unit}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    return f"{text} {unit}" if unit else text
 
 
 def effective(config: Any) -> dict[str, Any]:
@@ -129,38 +178,59 @@ def _scalar(hint: Any) -> type:
     return scalar
 
 
+class _Mistake(ValueError):
+    """What a value must be, and the value."""
+
+    def __init__(self, sentence: str, value: Any) -> None:
+        super().__init__(sentence)
+        self.value = value
+
+
 def _convert(raw: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """The value of a field from what stands behind a flag or in a variable. Raises _Mistake."""
     kind = _scalar(hint)
     if kind is bool:
         return raw if isinstance(raw, bool) else _boolean(raw)
     if kind is tuple:
         parts = raw if isinstance(raw, list) else [raw]
-        return tuple(item.strip() for part in parts for item in part.split(",") if item.strip())
+        items = tuple(item.strip() for part in parts for item in part.split(",") if item.strip())
+        for item in items:
+            _check(item, item, metadata)
+        return items
     converters: dict[type, Callable[[Any], Any]] = {int: _integer, float: _number, Secret: Secret, str: str}
     value = converters[kind](raw)
-    if metadata["choices"] and value not in metadata["choices"]:
-        raise ValueError(f"must be one of {', '.join(metadata['choices'])}")
-    if metadata["minimum"] is not None and value < metadata["minimum"]:
-        raise ValueError(f"must be at least {metadata['minimum']}")
-    if metadata["maximum"] is not None and value > metadata["maximum"]:
-        raise ValueError(f"must be at most {metadata['maximum']}")
+    _check(value, raw, metadata)
     return value
 
 
-def _integer(raw: Any) -> int:
+def _check(value: Any, raw: str, metadata: Mapping[str, Any]) -> None:
+    if metadata["choices"] and value not in metadata["choices"]:
+        raise _Mistake(f"must be one of {', '.join(metadata['choices'])}", raw)
+    if metadata["minimum"] is not None and value < metadata["minimum"]:
+        raise _Mistake(f"must be at least {metadata['minimum']:.12g}", raw)
+    if metadata["maximum"] is not None and value > metadata["maximum"]:
+        raise _Mistake(f"must be at most {metadata['maximum']:.12g}", raw)
+    if metadata["check"] is not None:
+        try:
+            metadata["check"](value)
+        except ValueError as error:
+            raise _Mistake(str(error), raw) from None
+
+
+def _integer(raw: str) -> int:
     try:
         return int(raw)
     except ValueError:
-        raise ValueError("must be a whole number") from None
+        raise _Mistake("must be a whole number", raw) from None
 
 
-def _number(raw: Any) -> float:
+def _number(raw: str) -> float:
     try:
         value = float(raw)
     except ValueError:
-        raise ValueError("must be a number") from None
+        raise _Mistake("must be a number", raw) from None
     if value != value or value in (float("inf"), float("-inf")):
-        raise ValueError("must be finite")
+        raise _Mistake("must be finite", raw)
     return value
 
 
@@ -170,4 +240,4 @@ def _boolean(raw: str) -> bool:
         return True
     if lowered in ("0", "false", "no", "off", ""):
         return False
-    raise ValueError("must be true or false")
+    raise _Mistake("must be true or false", raw)

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from inferway import logs, net
 from inferway.api.v1 import types_pb2
 from inferway.errors import ApiError, reason_from_label
 
@@ -19,14 +20,16 @@ log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 << 20
 # A dead peer is noticed within keepalive time + timeout: 10 s.
-_KEEPALIVE_TIME_MS = 6_000
-_KEEPALIVE_TIMEOUT_MS = 4_000
+_KEEPALIVE_TIME_MS = 5_000
+_KEEPALIVE_TIMEOUT_MS = 3_000
 
 _COMMON_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # The wait for a ping's answer; without it a peer that is frozen, not gone, is noticed after a minute.
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -53,7 +56,7 @@ class InternalToken:
     """The shared secret of the mesh, given directly or in a file that is read again when it changes.
 
     A file may hold several tokens, a line each: the first is sent, all are accepted, so that a rotation never
-    refuses a peer. No token at all: nothing is sent and everyone is let in (loopback only, see `check_exposure`).
+    refuses a peer. No token at all: nothing is sent and everyone is let in (loopback only, see `net.check_exposure`).
     """
 
     def __init__(self, token: str = "", path: str = "") -> None:
@@ -63,6 +66,11 @@ class InternalToken:
 
     def __bool__(self) -> bool:
         return bool(self._current())
+
+    @property
+    def first(self) -> str:
+        """The token that is sent now; empty without any."""
+        return next(iter(self._current()), "")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What a client sends with a call."""
@@ -87,8 +95,9 @@ class InternalToken:
                 if stamp != self._stamp:
                     self._tokens = self._path.read_text().split()
                     self._stamp = stamp
-            except OSError as error:
-                log.warning("internal token file cannot be read: %s", error.strerror)
+            except (OSError, UnicodeDecodeError) as error:
+                reason = str(error)
+                logs.event(log, "internal_token_file_unreadable", level=logging.WARNING, error=reason)
         return self._tokens
 
 
@@ -134,8 +143,32 @@ def server(token: InternalToken) -> grpc.aio.Server:
     return grpc.aio.server(options=SERVER_OPTIONS, interceptors=[TokenInterceptor(token)])
 
 
+def bind(target: grpc.aio.Server, address: str) -> str:
+    """Take hold of host:port for `target`, which serves there once it starts; returns it with its real port.
+
+    Raises CannotListen.
+    """
+    # A socket of our own says why an address cannot be had; gRPC only says that, and in lines of its own.
+    net.bind(address).close()
+    try:
+        port = target.add_insecure_port(address)
+    except RuntimeError as error:
+        raise net.CannotListen(f"cannot listen on {address}: {error}") from error
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
 def channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+
+
+async def opened(call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+    """Wait until the peer has taken a stream. Raises AioRpcError when it has not.
+
+    A peer takes a stream by sending its initial metadata at once; that of a call that failed reads as empty.
+    """
+    initial = await call.initial_metadata()
+    if call.done():
+        raise grpc.aio.AioRpcError(await call.code(), initial, await call.trailing_metadata(), await call.details())
 
 
 def add_health_and_reflection(target: grpc.aio.Server, service: str) -> health.aio.HealthServicer:
@@ -150,22 +183,6 @@ async def set_serving(servicer: health.aio.HealthServicer, service: str, serving
     status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
     await servicer.set(service, status)
     await servicer.set("", status)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether host:port stays on this machine."""
-    host = address.rsplit(":", 1)[0].strip("[]")
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def check_exposure(address: str, *, authenticated: bool, insecure: bool) -> str | None:
-    """The sentence with which a process refuses to start, or None: closed by default off loopback."""
-    if is_loopback(address) or authenticated or insecure:
-        return None
-    return (
-        f"refusing to listen on {address} without authentication: "
-        "configure it, bind to 127.0.0.1, or pass --insecure to accept anyone who can connect"
-    )
 
 
 def error_to_proto(error: ApiError) -> types_pb2.Error:

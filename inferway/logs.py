@@ -34,10 +34,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(service: str, level: str = "info") -> None:
-    """Send every logger of this process to standard error as JSON."""
+    """Send every logger of this process to standard error as JSON; the details of libraries are never among it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service))
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    ours = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(handlers=[handler], level=max(ours, logging.INFO), force=True)
+    for package in ("inferway", service):
+        logging.getLogger(package).setLevel(ours)
 
 
 def event(logger: logging.Logger, name: str, /, *, level: int = logging.INFO, **fields: Any) -> None:

@@ -11,8 +11,18 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -22,13 +32,45 @@ LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 
 
-def render() -> bytes:
-    """The exposition text, summed over all processes where there are several."""
-    if MULTIPROC_DIR not in os.environ:
-        return generate_latest(REGISTRY)
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
+class Registry:
+    """The metrics of one service: `inferway_<service>_<name>`. Several can live in one process."""
+
+    def __init__(self, service: str) -> None:
+        self._prefix = f"inferway_{service}_"
+        self._is_shared = MULTIPROC_DIR in os.environ
+        self.collectors = CollectorRegistry()
+        if not self._is_shared:
+            for collector in (ProcessCollector, PlatformCollector, GCCollector):
+                collector(registry=self.collectors)
+
+    def name(self, name: str) -> str:
+        return self._prefix + name
+
+    def counter(self, name: str, doc: str, *labels: str) -> Counter:
+        """Prometheus shows it with `_total` behind its name."""
+        return Counter(self.name(name), doc, labels, registry=self.collectors)
+
+    def gauge(self, name: str, doc: str) -> Gauge:
+        """Of several processes, the sum over those that live."""
+        return Gauge(self.name(name), doc, registry=self.collectors, multiprocess_mode="livesum")
+
+    def histogram(self, name: str, doc: str, *labels: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(self.name(name), doc, labels, buckets=buckets, registry=self.collectors)
+
+    def bulk_histogram(self, name: str, doc: str, *, buckets: Sequence[float]) -> BulkHistogram:
+        return BulkHistogram(self.histogram(name, doc, buckets=buckets), buckets)
+
+    def add(self, collector: Collector) -> None:
+        """Something that makes its metrics when it is asked; for services of one process."""
+        self.collectors.register(collector)
+
+    def render(self) -> bytes:
+        """The exposition text, summed over all processes where there are several."""
+        if not self._is_shared:
+            return generate_latest(self.collectors)
+        everything = CollectorRegistry()
+        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+        return generate_latest(everything)
 
 
 def forget_process(pid: int, directory: str) -> None:
@@ -42,15 +84,16 @@ class BulkHistogram:
     `observe` costs a bisection; `flush`, to be called about once a second, costs one addition a bucket.
     """
 
-    def __init__(self, name: str, doc: str, buckets: Sequence[float] = GAP_BUCKETS) -> None:
-        self._histogram: Any = Histogram(name, doc, buckets=buckets)
+    def __init__(self, histogram: Any, buckets: Sequence[float]) -> None:
+        """`buckets` are those that the histogram was made with."""
+        self._histogram = histogram
         self._bounds = list(buckets)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
 
     def flush(self) -> None:
         """Uses the buckets of prometheus_client's Histogram, which has no call for many observations at once."""

@@ -9,11 +9,15 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import grpc
-from aiohttp import web
 
-from inferway import logs
+from inferway import logs, net
 from inferway.api.v1 import router_pb2_grpc
-from inferway.grpc_util import InternalToken, add_health_and_reflection, server, set_serving
+from inferway.config import ConfigError
+from inferway.grpc_util import InternalToken, add_health_and_reflection, bind, server, set_serving
+from inferway.lifecycle import StopSignals, unless, wait_for
+from inferway.metrics import Registry
+from inferway.ops import OK, SHUTTING_DOWN, OpsServer, Readiness
+from inferway.service import STOPPED
 
 from .config import Config
 from .core.dispatcher import Dispatcher
@@ -21,10 +25,9 @@ from .core.policy import PredictedTtft
 from .core.queue import QueueLimits
 from .driver import Driver
 from .metrics import RouterMetrics
-from .ops import Readiness, WorkerLine, ops_app
 from .service import SERVICE_NAME, RouterService
-from .sources import DnsName, HostAndPort, host_and_port, parse_sources, resolve
-from .worker_pool import WorkerPool, status_of
+from .sources import DnsName, parse_sources, resolve
+from .worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +40,8 @@ _LEASE_PREFIX_BITS = 23
 _LEASE_COUNTER_BITS = 40
 
 
-class CannotListen(Exception):
-    """A listener's address is taken, or is none."""
-
-
 class App:
-    """One router. `listen`, `serve_until`, `drain` and `close` are called in this order; `close` always.
-
-    Raises ValueError, naming option and value, when an address cannot be read.
-    """
+    """One router. `listen`, `serve` and `close` are called in this order; `close` always. Raises ConfigError."""
 
     def __init__(
         self,
@@ -54,10 +50,10 @@ class App:
         resolver: Callable[[DnsName], Awaitable[list[str]]] = resolve,
         resolve_interval_s: float = 3.0,
     ) -> None:
+        if not config.workers:
+            raise ConfigError(["--workers: at least one address is needed, got none"])
         self._config = config
         self._sources = parse_sources(config.workers)
-        host_and_port("--listen", config.listen, least_port=0)
-        self._ops_target = host_and_port("--ops-listen", config.ops_listen, least_port=0)
         self._resolver = resolver
         self._resolve_interval_s = resolve_interval_s
         rng = self._rng = Random()
@@ -68,10 +64,11 @@ class App:
             first_lease_id=(prefix << _LEASE_COUNTER_BITS) + 1,
             limits=QueueLimits(config.queue_limit_requests, config.queue_limit_tokens),
         )
-        self._metrics = RouterMetrics(self.dispatcher)
+        self._registry = Registry("router")
+        self._metrics = RouterMetrics(self._registry, self.dispatcher)
         self._driver = Driver(self.dispatcher, self._metrics)
         self._grpc: grpc.aio.Server | None = None
-        self._ops: web.AppRunner | None = None
+        self._ops: OpsServer | None = None
         self._pool: WorkerPool | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ready = False
@@ -83,17 +80,14 @@ class App:
         """Open both listeners and go looking for workers. Raises CannotListen."""
         config = self._config
         token = InternalToken(config.internal_token, config.internal_token_file)
-        ops_socket = _bind(self._ops_target)
+        ops_listener = net.bind(config.ops_listen)
+        self._ops = OpsServer(ops_listener, self._readiness, self._registry.render)
         self._grpc = server(token)
+        self.address = bind(self._grpc, config.listen)
+        self.ops_address = net.shown(ops_listener)
         self._health = add_health_and_reflection(self._grpc, SERVICE_NAME)
         await set_serving(self._health, SERVICE_NAME, False)
-        try:
-            port = self._grpc.add_insecure_port(config.listen)
-        except RuntimeError as error:
-            ops_socket.close()
-            raise CannotListen(f"cannot listen on {config.listen}") from error
-        self.address = f"{config.listen.rpartition(':')[0]}:{port}"
-        router_id = config.name or f"{socket.gethostname()}:{port}"
+        router_id = config.name or f"{socket.gethostname()}:{self.address.rpartition(':')[2]}"
         pool = self._pool = WorkerPool(
             self._sources,
             token,
@@ -106,19 +100,20 @@ class App:
         servicer = RouterService(router_id, self._driver, pool.members, self._metrics)
         router_pb2_grpc.add_RouterServicer_to_server(servicer, self._grpc)
         await self._grpc.start()
-        self._ops = web.AppRunner(ops_app(self._readiness, self._metrics.render), access_log=None)
-        await self._ops.setup()
-        await web.SockSite(self._ops, ops_socket).start()
-        host, ops_port = ops_socket.getsockname()[:2]
-        self.ops_address = f"{host}:{ops_port}"
+        await self._ops.start()
         self._tasks = [
             asyncio.create_task(pool.run(), name="worker pool"),
             asyncio.create_task(self._become_ready(pool), name="readiness"),
         ]
         logs.event(log, "listening", address=self.address, ops_address=self.ops_address, router_id=router_id)
 
-    async def serve_until(self, stop: asyncio.Event) -> None:
-        """Back when `stop` is set. Raises what a task of ours has failed with."""
+    async def serve(self, signals: StopSignals) -> int:
+        """Until it is asked to stop and has drained. Raises what a task of ours has failed with."""
+        await self._until(signals.stop)
+        await unless(signals.stop_now, self.drain())
+        return STOPPED
+
+    async def _until(self, stop: asyncio.Event) -> None:
         stopped = asyncio.create_task(stop.wait(), name="stop")
         running = {stopped, *self._tasks}
         try:
@@ -137,10 +132,7 @@ class App:
         self._is_leaving = True
         await set_serving(self._health, SERVICE_NAME, False)
         logs.event(log, "draining", limit_s=self._config.drain_limit_s, waiting=self.dispatcher.num_waiting)
-        try:
-            async with asyncio.timeout(self._config.drain_limit_s):
-                await self._driver.until_nobody_waits()
-        except TimeoutError:
+        if not await wait_for(self._driver.nobody_waits, self._config.drain_limit_s):
             waiting = self.dispatcher.num_waiting
             logs.event(log, "drain_limit_passed", level=logging.WARNING, waiting=waiting)
 
@@ -153,7 +145,7 @@ class App:
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._ops is not None:
-            await self._ops.cleanup()
+            await self._ops.close()
         self._driver.close()
         logs.event(log, "closed")
 
@@ -175,23 +167,14 @@ class App:
             logs.event(log, "ready")
 
     def _readiness(self) -> Readiness:
-        assert self._pool is not None
         workers = []
-        for member in self._pool.members():
-            worker = self.dispatcher.worker(member.worker_id) if member.worker_id is not None else None
-            status = status_of(member, worker.status if worker else None)
-            workers.append(WorkerLine(member.address, member.worker_id, status.value))
+        for member in self._pool.members() if self._pool is not None else ():
+            status = self._driver.known(member.worker_id).status.value
+            workers.append({"address": member.address, "worker_id": member.worker_id, "status": status})
+        details = {"workers": workers}
         if self._is_leaving:
-            return Readiness("shutting_down", workers)
+            return Readiness(SHUTTING_DOWN, details)
         if not self._is_ready:
-            missing = ", ".join(self._pool.unanswered()) or "the first reports"
-            return Readiness(f"waiting for {missing}", workers)
-        return Readiness("ok", workers)
-
-
-def _bind(target: HostAndPort) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        raise CannotListen(f"cannot listen on {target.host}:{target.port}") from error
+            missing = ", ".join(self._pool.unanswered()) if self._pool is not None else ""
+            return Readiness(f"starting: waiting for {missing or 'the first reports'}", details)
+        return Readiness(OK, details)

@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferway.config import Secret, option
+from inferway.net import host_and_port
+
+from .sources import worker_address
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """Decides which waiting request goes next and to which worker."""
 
-    listen: str = option("127.0.0.1:50050", "gRPC address, host:port; port 0 picks a free one")
-    ops_listen: str = option("127.0.0.1:9100", "address of health and metrics, host:port; port 0 picks a free one")
-    name: str = option("", "name of this router in logs and snapshots; default: its host name and port")
+    listen: str = option("127.0.0.1:50050", "gRPC address, host:port; port 0 picks a free one", check=host_and_port)
+    ops_listen: str = option(
+        "127.0.0.1:9100", "HTTP address of health and metrics; port 0 picks a free one", check=host_and_port
+    )
+    name: str = option("", "name of this router in logs and snapshots", default_text="its host name and port")
     workers: tuple[str, ...] = option(
         ("127.0.0.1:50051",),
         "gRPC addresses of the workers, comma-separated: host:port, or dns:host:port for all that the name resolves to",
+        check=worker_address,
     )
     insecure: bool = option(False, "accept anyone who can connect, also off loopback")
 

@@ -7,16 +7,30 @@ the method that made them possible returns.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
+
+from inferway import logs
 
 from .core.dispatcher import Dispatcher
-from .core.messages import Action, ReleaseOutcome, Report, Request, Ticket, WorkerInfo, WorkerStatus
-from .metrics import RouterMetrics
+from .core.messages import Action, Dispatch, ReleaseOutcome, Report, Request, Ticket, WorkerInfo, WorkerStatus
+from .core.worker import Worker
+from .metrics import DISPATCHED, RouterMetrics
+
+log = logging.getLogger(__name__)
 
 # A timer may fire a little before its time; asking again sooner than this would spin.
 _LEAST_WAIT_S = 0.001
+
+
+class KnownWorker(NamedTuple):
+    """`worker` None: it has not described itself, or is gone."""
+
+    worker: Worker | None
+    status: WorkerStatus
 
 
 class Driver:
@@ -27,7 +41,9 @@ class Driver:
         self._metrics = metrics
         self._streams: dict[int, Callable[[Action], None]] = {}
         self._owners = count(1)
-        self._nobody_waits: asyncio.Event | None = None
+        # Set while the queues are empty.
+        self.nobody_waits = asyncio.Event()
+        self.nobody_waits.set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
 
@@ -73,17 +89,15 @@ class Driver:
         now = time.monotonic()
         for action in self.dispatcher.tick(now=now):
             self._metrics.decided(action)
+            _log_decision(action)
             deliver = self._streams.get(action.request.ticket.owner)
             if deliver is not None:
                 deliver(action)
-        if self._nobody_waits is not None and not self.dispatcher.num_waiting:
-            self._nobody_waits.set()
+        if self.dispatcher.num_waiting:
+            self.nobody_waits.clear()
+        else:
+            self.nobody_waits.set()
         self._set_timer(now)
-
-    async def until_nobody_waits(self) -> None:
-        self._nobody_waits = asyncio.Event()
-        self.settle()
-        await self._nobody_waits.wait()
 
     # For the worker pool.
 
@@ -95,10 +109,10 @@ class Driver:
         self.membership_changed()
 
     def worker_report(self, worker_id: str, report: Report) -> None:
-        before = self._status(worker_id)
+        before = self.known(worker_id).status
         self.dispatcher.worker_report(worker_id, report, now=time.monotonic())
         self.settle()
-        if self._status(worker_id) is not before:
+        if self.known(worker_id).status is not before:
             self.membership_changed()
 
     def worker_lost(self, worker_id: str) -> None:
@@ -116,21 +130,22 @@ class Driver:
         self.membership_changed()
 
     def has_leases(self, worker_id: str) -> bool:
-        worker = self.dispatcher.worker(worker_id)
+        worker = self.known(worker_id).worker
         return worker is not None and bool(worker.books.leases)
 
     def membership_changed(self) -> None:
         for watcher in self.watchers:
             watcher.set()
 
+    def known(self, worker_id: str | None) -> KnownWorker:
+        """The worker of a member of the pool; None is one that has not told its name."""
+        worker = self.dispatcher.worker(worker_id) if worker_id is not None else None
+        return KnownWorker(worker, worker.status if worker is not None else WorkerStatus.CONNECTING)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _status(self, worker_id: str) -> WorkerStatus | None:
-        worker = self.dispatcher.worker(worker_id)
-        return worker.status if worker is not None else None
 
     def _set_timer(self, now: float) -> None:
         deadline = self.dispatcher.next_deadline()
@@ -145,3 +160,19 @@ class Driver:
     def _on_timer(self) -> None:
         self._timer_at = None
         self.settle()
+
+
+def _log_decision(action: Action) -> None:
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    request = action.request
+    logs.event(
+        log,
+        "decided",
+        level=logging.DEBUG,
+        request_id=request.request_id,
+        model=request.model,
+        outcome=DISPATCHED if isinstance(action, Dispatch) else action.error.reason.label,
+        worker_id=action.worker_id if isinstance(action, Dispatch) else None,
+        lease_id=action.lease_id if isinstance(action, Dispatch) else None,
+    )

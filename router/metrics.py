@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
-from prometheus_client import generate_latest as render_registry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from inferway.metrics import LATENCY_BUCKETS
+from inferway.metrics import LATENCY_BUCKETS, Registry
 
 from .core.dispatcher import Dispatcher
 from .core.messages import Action, Dispatch, WorkerStatus
@@ -21,30 +19,24 @@ _OTHER = "other"
 
 
 class RouterMetrics:
-    """The metrics of one router, in a registry of their own: several routers can live in one process."""
+    """One instance a router."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, registry: Registry, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self._registry)
-        self._registry.register(_State(dispatcher))
-        self._queue_time = Histogram(
-            "inferway_router_queue_time_seconds",
-            "Time from submission to dispatch.",
-            ["model"],
-            buckets=LATENCY_BUCKETS,
-            registry=self._registry,
+        counter = registry.counter
+        registry.add(_State(registry, dispatcher))
+        self._queue_time = registry.histogram(
+            "queue_time_seconds", "Time from submission to dispatch.", "model", buckets=LATENCY_BUCKETS
         )
-        self._decisions = self._counter("decisions", "Requests that left the queue, by how.", "model", "outcome")
-        self._refused = self._counter("refused_submissions", "Submissions that broke the contract.")
-        self._predicted = self._counter(
+        self._decisions = counter("decisions", "Requests that left the queue, by how.", "model", "outcome")
+        self._refused = counter("refused_submissions", "Submissions that broke the contract.")
+        self._predicted = counter(
             "predicted_cached_tokens", "Prompt tokens predicted to be cached, of prompts that were computed.", "model"
         )
-        self._actual = self._counter(
+        self._actual = counter(
             "actual_cached_tokens", "Prompt tokens that the engine found cached, of the same prompts.", "model"
         )
-        self._releases = self._counter("releases", "Leases that gateways have given back.", "worker", "outcome")
+        self._releases = counter("releases", "Leases that gateways have given back.", "worker", "outcome")
 
     def decided(self, action: Action) -> None:
         label = self._label(action.request.model)
@@ -72,23 +64,19 @@ class RouterMetrics:
         """Names of workers come and go with their pods; their series go too."""
         self._releases.remove_by_labels({"worker": worker_id})
 
-    def render(self) -> bytes:
-        return render_registry(self._registry)
-
-    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
-        return Counter(f"inferway_router_{name}_total", doc, labels, registry=self._registry)
-
     def _label(self, model: str) -> str:
         return model if self._dispatcher.is_served(model) else _OTHER
 
 
 class _State(Collector):
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, registry: Registry, dispatcher: Dispatcher) -> None:
+        self._registry = registry
         self._dispatcher = dispatcher
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        requests = _gauge("queue_requests", "Requests that wait.", "model")
-        tokens = _gauge("queue_tokens", "Prompt tokens of requests that wait.", "model")
+        gauge = self._gauge
+        requests = gauge("queue_requests", "Requests that wait.", "model")
+        tokens = gauge("queue_tokens", "Prompt tokens of requests that wait.", "model")
         others = [0, 0]
         for queue in self._dispatcher.queues():
             if self._dispatcher.is_served(queue.model):
@@ -102,16 +90,16 @@ class _State(Collector):
         yield requests
         yield tokens
 
-        status = _gauge("worker_status", "1 for the present status.", "worker", "status")
-        in_flight = _gauge("worker_requests_in_flight", "Requests dispatched and not released.", "worker")
-        uncached = _gauge(
+        status = gauge("worker_status", "1 for the present status.", "worker", "status")
+        in_flight = gauge("worker_requests_in_flight", "Requests dispatched and not released.", "worker")
+        uncached = gauge(
             "worker_uncached_tokens_in_flight", "Uncached prompt tokens whose first token has not come.", "worker"
         )
-        running = _gauge("worker_num_requests_running", "Requests in the batch, by the last report.", "worker")
-        waiting = _gauge("worker_num_requests_waiting", "Requests waiting at the worker, by the last report.", "worker")
-        used = _gauge("worker_kv_used_tokens", "KV tokens in use, by the last report.", "worker")
-        total = _gauge("worker_kv_total_tokens", "KV tokens that the cache holds.", "worker")
-        blocks = _gauge("worker_indexed_blocks", "Blocks that the prefix index holds for the worker.", "worker")
+        running = gauge("worker_num_requests_running", "Requests in the batch, by the last report.", "worker")
+        waiting = gauge("worker_num_requests_waiting", "Requests waiting at the worker, by the last report.", "worker")
+        used = gauge("worker_kv_used_tokens", "KV tokens in use, by the last report.", "worker")
+        total = gauge("worker_kv_total_tokens", "KV tokens that the cache holds.", "worker")
+        blocks = gauge("worker_indexed_blocks", "Blocks that the prefix index holds for the worker.", "worker")
         for worker in self._dispatcher.workers():
             label = [worker.worker_id]
             for possible in (WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST):
@@ -125,6 +113,5 @@ class _State(Collector):
             blocks.add_metric(label, self._dispatcher.indexed_blocks(worker))
         yield from (status, in_flight, uncached, running, waiting, used, total, blocks)
 
-
-def _gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"inferway_router_{name}", doc, labels=labels)
+    def _gauge(self, name: str, doc: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(self._registry.name(name), doc, labels=labels)

@@ -14,12 +14,13 @@ from inferway import logs
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.errors import ApiError
 from inferway.grpc_util import error_to_proto
+from inferway.lifecycle import wait_for
 
 from .core.messages import Action, Dispatch, ReleaseOutcome, Ticket, WorkerStatus
 from .driver import Driver
 from .metrics import RouterMetrics
 from .submission import request_from_proto
-from .worker_pool import MemberView, status_of
+from .worker_pool import MemberView
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _OUTCOMES = {
     router_pb2.RELEASE_OUTCOME_OK: ReleaseOutcome.OK,
     router_pb2.RELEASE_OUTCOME_REFUSED: ReleaseOutcome.REFUSED,
     router_pb2.RELEASE_OUTCOME_FAILED: ReleaseOutcome.FAILED,
+    router_pb2.RELEASE_OUTCOME_CANCELLED: ReleaseOutcome.CANCELLED,
 }
 _STATUS = {
     WorkerStatus.CONNECTING: router_pb2.WORKER_STATUS_CONNECTING,
@@ -148,11 +150,7 @@ class RouterService(router_pb2_grpc.RouterServicer):
             while True:
                 changed.clear()
                 yield self._snapshot()
-                try:
-                    async with asyncio.timeout(interval_ms / 1000):
-                        await changed.wait()
-                except TimeoutError:
-                    pass
+                await wait_for(changed, interval_ms / 1000)
         finally:
             self._driver.watchers.discard(changed)
 
@@ -160,10 +158,8 @@ class RouterService(router_pb2_grpc.RouterServicer):
         dispatcher, now = self._driver.dispatcher, time.monotonic()
         snapshot = router_pb2.SnapshotResponse(router_id=self._router_id)
         for member in self._members():
-            worker = dispatcher.worker(member.worker_id) if member.worker_id is not None else None
-            state = snapshot.workers.add(
-                address=member.address, status=_STATUS[status_of(member, worker.status if worker else None)]
-            )
+            worker, status = self._driver.known(member.worker_id)
+            state = snapshot.workers.add(address=member.address, status=_STATUS[status])
             if worker is None:
                 continue
             state.worker_id = worker.worker_id

@@ -6,14 +6,10 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from inferway.net import HostAndPort, peer
 
 _DNS_PREFIX = "dns:"
-
-
-class HostAndPort(NamedTuple):
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +26,16 @@ class Sources:
     names: tuple[DnsName, ...]
 
 
+def worker_address(value: str) -> HostAndPort:
+    """The address in one value of --workers. Raises ValueError with what it must be."""
+    return peer(value.removeprefix(_DNS_PREFIX))
+
+
 def parse_sources(values: Sequence[str]) -> Sources:
-    """Read the values of --workers. Raises ValueError with a sentence that names the value at fault."""
-    if not values:
-        raise ValueError("--workers: at least one address is needed, got none")
-    static, names = [], []
-    for value in values:
-        address = value.removeprefix(_DNS_PREFIX)
-        host, port = host_and_port("--workers", address)
-        if address == value:
-            static.append(address)
-        else:
-            names.append(DnsName(host, port))
+    """Sort the values of --workers, each of which `worker_address` has accepted."""
+    static = [value for value in values if not value.startswith(_DNS_PREFIX)]
+    names = [DnsName(*worker_address(value)) for value in values if value.startswith(_DNS_PREFIX)]
     return Sources(tuple(dict.fromkeys(static)), tuple(dict.fromkeys(names)))
-
-
-def host_and_port(option: str, address: str, *, least_port: int = 1) -> HostAndPort:
-    """Take host:port apart. Raises ValueError with a sentence that names the option and the value."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdecimal() or not least_port <= int(port) <= 65535:
-        raise ValueError(f"{option}: must be host:port with a port from {least_port} to 65535, got {address!r}")
-    return HostAndPort(host.strip("[]"), int(port))
 
 
 async def resolve(name: DnsName) -> list[str]:

@@ -22,7 +22,7 @@ import grpc
 from inferway import logs
 from inferway.grpc_util import InternalToken
 
-from .core.messages import Report, WorkerInfo, WorkerStatus
+from .core.messages import Report, WorkerInfo
 from .sources import DnsName, Sources, resolve
 from .worker_client import WorkerClient, WorkerContractError
 
@@ -179,7 +179,7 @@ class WorkerPool:
                 except WorkerContractError as error:
                     self._note_trouble(member, f"its answer breaks the contract: {error}")
                 except Exception:
-                    log.exception("following worker %s failed", member.address)
+                    log.exception("worker_task_failed", extra={"fields": {"address": member.address}})
                 await asyncio.sleep(member.pause_s * self._rng.uniform(0.5, 1.0))
                 member.pause_s = min(_RECONNECT_S[1], member.pause_s * 2)
         finally:
@@ -251,8 +251,3 @@ class WorkerPool:
         if trouble != member.trouble:
             member.trouble = trouble
             logs.event(log, "worker_trouble", level=logging.WARNING, address=member.address, trouble=trouble)
-
-
-def status_of(member: MemberView, known: WorkerStatus | None) -> WorkerStatus:
-    """The status that is shown for an address; `known` is the dispatcher's for its worker."""
-    return known if member.worker_id is not None and known is not None else WorkerStatus.CONNECTING

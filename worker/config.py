@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from inferway.config import Secret, option
+from inferway.net import host_and_port
 
 ENGINES = ("llamacpp", "scripted")
 
@@ -14,22 +15,27 @@ ENGINES = ("llamacpp", "scripted")
 class Config:
     """One engine behind the gRPC contract."""
 
-    engine: str = option("llamacpp", "engine to run: " + ", ".join(ENGINES), choices=ENGINES)
-    name: str = option("", "name of this worker, unique in the mesh; default: engine, host name and port")
-    listen: str = option("127.0.0.1:50051", "gRPC address, host:port; port 0 picks a free one")
-    ops_listen: str = option("127.0.0.1:9101", "HTTP address of health and metrics; port 0 picks a free one")
+    engine: str = option("llamacpp", "engine to run", choices=ENGINES)
+    name: str = option("", "name of this worker, unique in the mesh", default_text="engine, host name and port")
+    listen: str = option("127.0.0.1:50051", "gRPC address, host:port; port 0 picks a free one", check=host_and_port)
+    ops_listen: str = option(
+        "127.0.0.1:9101", "HTTP address of health and metrics; port 0 picks a free one", check=host_and_port
+    )
     max_running: int | None = option(
-        None, "choices in the batch at most; default: 8 for llamacpp, 256 for scripted", minimum=1
+        None, "choices in the batch at most", minimum=1, default_text="8 for llamacpp, 256 for scripted"
     )
     max_waiting: int | None = option(
-        None, "choices admitted beyond the running ones at most; default: 64 for llamacpp, 1024 for scripted", minimum=0
+        None,
+        "choices admitted beyond the running ones at most",
+        minimum=0,
+        default_text="64 for llamacpp, 1024 for scripted",
     )
-    model_path: str = option("", "llamacpp: model file; default: the bundled model")
-    model_name: str = option("", "llamacpp: public name of the model; default: the engine's own")
+    model_path: str = option("", "llamacpp: model file", default_text="the bundled model")
+    model_name: str = option("", "llamacpp: public name of the model", default_text="the engine's own")
     context_length: int | None = option(
-        None, "prompt plus completion at most; default: the engine's own", unit="tokens", minimum=2
+        None, "prompt plus completion at most", unit="tokens", minimum=2, default_text="the engine's own"
     )
-    threads: int | None = option(None, "llamacpp: threads; default: the engine's own choice", minimum=1)
+    threads: int | None = option(None, "llamacpp: threads", minimum=1, default_text="the engine's own choice")
     scripts: str = option("", "scripted: file of scripts (docs/scripted-engine.md)")
     capability: tuple[str, ...] = option((), "scripted: key=value to report, repeatable; key=false takes one away")
     record: str = option("", "scripted: file that gets a JSON line for every Generate and Abort")
@@ -40,7 +46,9 @@ class Config:
     prefill_tokens_per_s: float = option(
         0.0, "scripted: speed of the prompt pass; 0: at once", unit="tokens/s", minimum=0
     )
-    kv_tokens: int | None = option(None, "scripted: tokens that the KV cache holds", unit="tokens", minimum=64)
+    kv_tokens: int | None = option(
+        None, "scripted: tokens that the KV cache holds", unit="tokens", minimum=64, default_text="the engine's own"
+    )
 
     internal_token: Secret = option(
         Secret(""), "shared secret of the mesh's gRPC streams", env="INFERWAY_INTERNAL_TOKEN"

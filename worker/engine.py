@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
-from inferway.errors import ApiError
+from inferway.errors import ApiError, Reason
 
 
 class FinishReason(Enum):
@@ -43,8 +44,21 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a completion must match: the grammar's kind and its source."""
+
+    kind: Literal["json_schema", "regex", "ebnf", "structural_tag"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One choice. `key` is unique in the worker process and never reused in it."""
+    """One choice. `key` is unique in the worker process and never reused in it.
+
+    Fields that not every engine honours go by capabilities of the model: `constraint` by "constraint." and its kind,
+    `logprobs` and `prompt_logprobs` by "logprobs", `adapter` by "adapter". An engine without the capability raises
+    UNSUPPORTED_VALUE for the field, or is never given it.
+    """
 
     key: int
     request_id: str
@@ -52,11 +66,28 @@ class GenerateRequest:
     prompt_token_ids: Sequence[int]
     sampling: Sampling
     priority: int = 0
+    # Any bytes. Hashes in KV events are those of inferway/blocks.py, which has the salt as hex digits.
     cache_salt: bytes = b""
     choice_index: int = 0
+    constraint: Constraint | None = None
+    # Log-probabilities of each new token, with this many of the most likely ones beside it; None: none.
+    logprobs: int | None = None
+    # Those of the prompt's tokens as well; computes the whole prompt anew, whatever the cache holds.
+    prompt_logprobs: bool = False
+    # Name of a loaded LoRA adapter; "": the model as it is.
+    adapter: str = ""
     # W3C trace context and the router's lease, for an engine that records or forwards them; "" and 0: none.
     traceparent: str = ""
     lease_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithm of a token's probability; None for a prompt's first token. `top`: (id, logprob), best first."""
+
+    token_id: int
+    logprob: float | None
+    top: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(slots=True)
@@ -76,10 +107,26 @@ class Output:
     cached_tokens: int | None = None
     # The last of token_ids is an end-of-turn or stop token: counted, never shown.
     ends_with_stop_token: bool = False
+    # One for each of token_ids, where asked for.
+    logprobs: Sequence[TokenLogprob] = ()
+    # One for each token of the prompt, where asked for; set on the first output of a key.
+    prompt_logprobs: Sequence[TokenLogprob] | None = None
     # Counts that the engine reports instead of those that the worker counts; only the scripted engine does.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """One input of an embedding model. `dimensions` None: all of them."""
+
+    request_id: str
+    model: str
+    prompt_token_ids: Sequence[int]
+    dimensions: int | None = None
+    priority: int = 0
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +183,7 @@ class ModelInfo:
     bos_token: str = ""
     eos_token: str = ""
     block_size: int = 64
+    # Unix seconds; the same from every worker of this model. 0: the engine does not know.
     created: int = 0
     aliases: Sequence[str] = ()
     tool_parser: str = ""
@@ -161,7 +209,10 @@ class EngineInfo:
 
 
 class Engine(ABC):
-    """Five calls. An engine never raises for what one request did: that is an Output with an error."""
+    """Five calls, and a sixth for an engine that can break as a whole.
+
+    An engine never raises for what one request did: that is an Output with an error.
+    """
 
     @abstractmethod
     async def start(self, on_step: Callable[[Step], None]) -> EngineInfo:
@@ -176,7 +227,7 @@ class Engine(ABC):
     def generate(self, request: GenerateRequest) -> None:
         """Admit one choice; its outputs come by `on_step`, never before this returns.
 
-        The worker has checked model, vocabulary, context length and its own bounds. Raises ApiError
+        The worker has checked model, prompt, vocabulary, context length and its own bounds. Raises ApiError
         (OVERLOADED, UNSUPPORTED_VALUE, ...) when the engine does not take it; then no output follows.
         """
 
@@ -188,6 +239,40 @@ class Engine(ABC):
     def load(self) -> Load:
         """The present load; cheap enough to be read after every step."""
 
+    async def wait_failed(self) -> str | None:
+        """Called once after `start`; returns when the engine has failed for good, with a sentence for the operator.
+
+        The worker then ends what still runs and leaves, so that a supervisor starts both again. None, at once, from
+        an engine that cannot fail by itself.
+        """
+        return None
+
+    async def embed(self, request: EmbedRequest) -> Sequence[float]:
+        """The embedding of one input; calls run beside each other, and cancelling one frees what it holds.
+
+        Needs the capability "embeddings". Raises ApiError, also for what this one request did.
+        """
+        raise _unsupported("embeddings")
+
+    def adapters(self) -> Sequence[str]:
+        """Names of the LoRA adapters that requests may ask for now."""
+        return ()
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load a LoRA adapter from a folder on the worker's machine; requests may ask for it afterwards.
+
+        Needs the capability "adapter". Raises ApiError.
+        """
+        raise _unsupported("adapters")
+
+    async def unload_adapter(self, name: str) -> None:
+        """Take nothing new for an adapter, and forget it when its last request has ended. Raises ApiError."""
+        raise _unsupported("adapters")
+
     @abstractmethod
     async def close(self) -> None:
         """Stop everything and release threads, processes and memory; idempotent."""
+
+
+def _unsupported(what: str) -> ApiError:
+    return ApiError(Reason.UNSUPPORTED_VALUE, f"The engine of this worker has no {what}.")

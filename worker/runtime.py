@@ -26,14 +26,15 @@ from .core.detokenize import TokenTable, token_table
 from .core.outbox import Outbox
 from .core.stop import StopStrings
 from .core.watch import CacheContents, WatchFeed
-from .engine import Engine, EngineInfo, FinishReason, GenerateRequest, Load, ModelInfo, Step
-from .metrics import Tallies
+from .engine import Engine, EngineInfo, FinishReason, GenerateRequest, Load, ModelInfo, Output, Step
+from .metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
 
 # Share of the newest duration in the running mean that Retry-After is made from.
 _DURATION_WEIGHT = 0.1
 _RETRY_AFTER_S = (1.0, 30.0)
+_ENGINE_FAILED = "The engine of this worker has failed."
 
 
 @dataclass(slots=True, eq=False)
@@ -69,14 +70,14 @@ class Watcher:
 
 
 class Runtime:
-    def __init__(self, engine: Engine, worker_id: str, clock: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, worker_id: str, clock: Callable[[], float], metrics: WorkerMetrics) -> None:
         self._engine = engine
         self._clock = clock
+        self._metrics = metrics
         self.worker_id = worker_id
         self.instance_id = uuid.uuid4().hex
         self.info: EngineInfo | None = None
         self.models: dict[str, ModelInfo] = {}
-        self.tallies = Tallies()
         self.steps = 0
         self.is_draining = False
         self.is_closing = False
@@ -122,7 +123,7 @@ class Runtime:
         try:
             self._admit(session, gateway_key, request, stop)
         except ApiError as error:
-            self.tallies.outcomes[error.reason.label] += 1
+            self._metrics.outcomes[error.reason.label] += 1
             logs.event(log, "refused", request_id=request.request_id, outcome=error.reason.label, detail=error.message)
             self._send(session, gateway_key, Delta(error=error))
             session.wake.set()
@@ -160,6 +161,16 @@ class Runtime:
         """Take nothing new; what runs goes on."""
         self._is_refusing = True
 
+    async def wait_failed(self) -> str | None:
+        return await self._engine.wait_failed()
+
+    def fail(self) -> None:
+        """The engine is gone for good: what runs ends in worker_failed, what comes is refused."""
+        self.refuse_new()
+        self.announce_drain()
+        ends = [Output(key, error=ApiError(Reason.WORKER_FAILED, _ENGINE_FAILED)) for key in self._live]
+        self._on_step(Step(ends))
+
     def end_streams(self) -> None:
         """Every session and watch ends once what waits in it is written."""
         self.is_closing = True
@@ -171,7 +182,7 @@ class Runtime:
         await self._engine.close()
 
     def flush_metrics(self) -> None:
-        self.tallies.flush(self._engine.load() if self.info is not None else None)
+        self._metrics.flush(self._engine.load() if self.info is not None else None)
 
     def _admit(self, session: GatewaySession, gateway_key: int, request: GenerateRequest, stop: Sequence[str]) -> None:
         running = session.live.get(gateway_key)
@@ -204,14 +215,14 @@ class Runtime:
         self.idle.clear()
         if request.lease_id:
             self._leases[request.lease_id] = self._leases.get(request.lease_id, 0) + 1
-        self.tallies.prompt[model.name] += len(request.prompt_token_ids)
+        self._metrics.prompt_tokens[model.name] += len(request.prompt_token_ids)
         self._wake_watchers()
 
     def _on_step(self, step: Step) -> None:
         now = self._clock()
         if self._live:
             if self._last_step_at:
-                self.tallies.step(now - self._last_step_at)
+                self._metrics.step(now - self._last_step_at)
             self._last_step_at = now
         self.steps += 1
         moved: set[GatewaySession] = set()
@@ -220,13 +231,13 @@ class Runtime:
             if live is None:
                 continue
             if output.token_ids:
-                self.tallies.generated[live.request.model] += len(output.token_ids)
+                self._metrics.completion_tokens[live.request.model] += len(output.token_ids)
             delta = live.choice.feed(output)
             if delta is None:
                 continue
             if not live.has_output:
                 live.has_output = True
-                self.tallies.cached[live.request.model] += live.choice.cached_tokens
+                self._metrics.cached_tokens[live.request.model] += live.choice.cached_tokens
             if delta.finish_reason is not None or delta.error is not None:
                 self._end(live, _outcome(delta), now)
                 if delta.must_abort:
@@ -265,14 +276,13 @@ class Runtime:
                 self._leases[request.lease_id] = left
             else:
                 del self._leases[request.lease_id]
-        self.tallies.outcomes[outcome] += 1
+        self._metrics.outcomes[outcome] += 1
         self._mean_duration_s += (seconds - self._mean_duration_s) * _DURATION_WEIGHT
         if not self._live:
             self.idle.set()
         logs.event(
             log,
             "ended",
-            level=logging.DEBUG,
             request_id=request.request_id,
             choice_index=request.choice_index,
             model=request.model,

@@ -14,6 +14,7 @@ import grpc
 from inferway import logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.grpc_util import error_to_proto
+from inferway.lifecycle import wait_for
 
 from .core.choice import Delta, Usage
 from .engine import BlocksRemoved, BlocksStored, FinishReason, GenerateRequest, KvEvent, ModelInfo, Sampling
@@ -27,6 +28,8 @@ _TOKENIZER_PIECE_BYTES = 1 << 20
 _REPORT_INTERVAL_S = 0.002
 # A watcher hears from an idle worker this often.
 _REPORT_IDLE_S = 1.0
+# Of a model whose engine does not say when it was made: one and the same for all workers, 2024-01-01.
+_CREATED_UNKNOWN = 1_704_067_200
 
 _FINISH_REASONS = {
     None: types_pb2.FINISH_REASON_UNSPECIFIED,
@@ -49,9 +52,8 @@ _OPTIONAL_SAMPLING = (
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServicer):
-    def __init__(self, runtime: Runtime, started_unix_s: int) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._started_unix_s = started_unix_s
         self._digests: dict[int, str] = {}
 
     async def Describe(self, request: worker_pb2.DescribeRequest, context: Any) -> worker_pb2.DescribeResponse:
@@ -111,7 +113,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
                     return
                 await asyncio.sleep(_REPORT_INTERVAL_S)
                 if not watcher.feed.has_more:
-                    await _wait(watcher.wake, _REPORT_IDLE_S)
+                    await wait_for(watcher.wake, _REPORT_IDLE_S)
         finally:
             self._runtime.close_watch(watcher)
             logs.event(log, "watch_closed", router_id=request.router_id)
@@ -151,7 +153,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             eos_token=model.eos_token,
             block_size=model.block_size,
             vocab_size=model.vocab_size,
-            created=model.created or self._started_unix_s,
+            created=model.created or _CREATED_UNKNOWN,
             tool_parser=model.tool_parser,
             reasoning_parser=model.reasoning_parser,
             structural_marks=model.structural_marks,
@@ -191,14 +193,6 @@ async def _write(context: Any, message: Any) -> bool:
     except grpc.aio.BaseError:
         return False
     return True
-
-
-async def _wait(event: asyncio.Event, limit_s: float) -> None:
-    try:
-        async with asyncio.timeout(limit_s):
-            await event.wait()
-    except TimeoutError:
-        pass
 
 
 def _request(generate: worker_pb2.Generate) -> GenerateRequest:

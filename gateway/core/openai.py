@@ -10,16 +10,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from inferway.errors import ApiError, Reason, invalid
+from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, Range, check_range
 
-N = TypeVar("N", int, float)
-
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 64
 MAX_METADATA_PAIRS = 16
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXT_PART_TYPES = ("text", "input_text", "output_text", "refusal")
@@ -168,6 +165,8 @@ def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
     for required in ("model", "messages"):
         if raw.get(required) is None:
             raise invalid(required, f"The field '{required}' is required.")
+    if raw.get("top_k") == -1:
+        raw["top_k"] = 0  # what several clients send for "all candidates"
     try:
         chat = msgspec.convert(raw, _ChatBody)
     except msgspec.ValidationError as error:
@@ -179,8 +178,12 @@ def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
     _check_length("messages", len(chat.messages), 1, limits.max_messages)
     messages = [_message(message, f"messages[{index}]") for index, message in enumerate(chat.messages)]
     _check_output_options(chat)
+    for reserved in ("messages", "tools"):
+        if reserved in (chat.chat_template_kwargs or ()):
+            raise invalid("chat_template_kwargs", f"'chat_template_kwargs' must not contain '{reserved}'.")
     tools = _tools(chat)
-    n = _in_range("n", chat.n, 1, limits.max_choices) or 1
+    check_range("n", chat.n, Range(1, limits.max_choices))
+    check_range("priority", chat.priority, PRIORITY)
     options = chat.stream_options or _StreamOptions()
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
@@ -191,10 +194,10 @@ def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
         stream=bool(chat.stream),
         include_usage=bool(options.include_usage or options.continuous_usage_stats),
         continuous_usage=bool(options.continuous_usage_stats),
-        n=n,
+        n=chat.n or 1,
         tools=tools,
         template_kwargs=chat.chat_template_kwargs or {},
-        priority=_in_range("priority", chat.priority, 0, 9),
+        priority=chat.priority,
         ignored=_ignored(raw),
     )
 
@@ -269,20 +272,6 @@ def _check_length(name: str, length: int, least: int, most: int) -> None:
         raise invalid(name, f"'{name}' must have {least} to {most} items, got {length}.")
 
 
-def _in_range(name: str, value: N | None, least: float, most: float, *, above: bool = False) -> N | None:
-    """`value`, or None; with `above` the least value itself is out of range."""
-    if value is None or ((least < value if above else least <= value) and value <= most):
-        return value
-    bounds = f"above {least:g} and at most {most:g}" if above else f"between {least:g} and {most:g}"
-    raise invalid(name, f"'{name}' must be {bounds}, got {value:g}.")
-
-
-def _at_least(name: str, value: int | None, least: int) -> int | None:
-    if value is not None and value < least:
-        raise invalid(name, f"'{name}' must be at least {least}, got {value}.")
-    return value
-
-
 def _message(message: _Message, path: str) -> dict[str, Any]:
     if message.role not in _ROLES:
         raise invalid(f"{path}.role", f"'{path}.role' must be one of {', '.join(_ROLES)}, got '{message.role[:64]}'.")
@@ -345,7 +334,7 @@ def _tool_call(call: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _check_output_options(chat: _ChatBody) -> None:
     """Fields about the shape of the answer that no model serves yet, and their own mistakes first."""
-    _in_range("top_logprobs", chat.top_logprobs, 0, 20)
+    check_range("top_logprobs", chat.top_logprobs, Range(0, 20))
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
     if chat.logprobs:
@@ -382,32 +371,29 @@ def _tools(chat: _ChatBody) -> list[dict[str, Any]] | None:
 
 
 def _sampling(chat: _ChatBody) -> Sampling:
-    max_tokens = _at_least("max_tokens", chat.max_tokens, 1)
-    max_completion_tokens = _at_least("max_completion_tokens", chat.max_completion_tokens, 1)
-    if None not in (max_tokens, max_completion_tokens) and max_tokens != max_completion_tokens:
+    for name, within in RANGES.items():
+        check_range(name, getattr(chat, name), within)
+    check_range("max_completion_tokens", chat.max_completion_tokens, RANGES["max_tokens"])
+    limit, older = chat.max_completion_tokens, chat.max_tokens
+    if limit is None:
+        limit = older
+    elif older not in (None, limit):
         raise invalid(
-            "max_tokens",
-            f"'max_tokens' ({max_tokens}) contradicts 'max_completion_tokens' ({max_completion_tokens}); send one.",
+            "max_tokens", f"'max_tokens' ({older}) contradicts 'max_completion_tokens' ({limit}); send one of them."
         )
-    limit = max_completion_tokens if max_completion_tokens is not None else max_tokens
-    min_tokens = _at_least("min_tokens", chat.min_tokens, 0)
-    if min_tokens is not None and limit is not None and min_tokens > limit:
-        raise invalid("min_tokens", f"'min_tokens' must be at most 'max_tokens' ({limit}), got {min_tokens}.")
-    if chat.seed is not None and not -(2**63) <= chat.seed < 2**63:
-        raise invalid("seed", f"'seed' must fit 64 bits, got {chat.seed}.")
-    # -1 is what several clients send for "no limit".
-    top_k = None if chat.top_k in (-1, 0) else _at_least("top_k", chat.top_k, 1)
+    if chat.min_tokens is not None and limit is not None and chat.min_tokens > limit:
+        raise invalid("min_tokens", f"'min_tokens' must be at most 'max_tokens' ({limit}), got {chat.min_tokens}.")
     return Sampling(
-        temperature=_in_range("temperature", chat.temperature, 0, 2),
-        top_p=_in_range("top_p", chat.top_p, 0, 1, above=True),
-        top_k=top_k,
-        min_p=_in_range("min_p", chat.min_p, 0, 1),
-        frequency_penalty=_in_range("frequency_penalty", chat.frequency_penalty, -2, 2),
-        presence_penalty=_in_range("presence_penalty", chat.presence_penalty, -2, 2),
-        repetition_penalty=_in_range("repetition_penalty", chat.repetition_penalty, 0, 2, above=True),
+        temperature=chat.temperature,
+        top_p=chat.top_p,
+        top_k=chat.top_k,
+        min_p=chat.min_p,
+        frequency_penalty=chat.frequency_penalty,
+        presence_penalty=chat.presence_penalty,
+        repetition_penalty=chat.repetition_penalty,
         seed=chat.seed,
         max_tokens=limit,
-        min_tokens=min_tokens or None,
+        min_tokens=chat.min_tokens or None,
         ignore_eos=chat.ignore_eos or None,
         stop=_stops(chat.stop),
         logit_bias=_logit_bias(chat.logit_bias or {}),
@@ -432,7 +418,7 @@ def _logit_bias(bias: Mapping[str, float]) -> dict[int, float]:
     for token_id, value in bias.items():
         if not token_id.isascii() or not token_id.isdigit() or len(token_id) > 9:
             raise invalid("logit_bias", f"The keys of 'logit_bias' must be token ids, got '{token_id[:64]}'.")
-        _in_range(f"logit_bias.{token_id}", value, -100, 100)
+        check_range(f"logit_bias.{token_id}", value, LOGIT_BIAS)
         checked[int(token_id)] = value
     return checked
 

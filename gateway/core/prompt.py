@@ -18,7 +18,7 @@ import minijinja
 from fastokens import Tokenizer as FastTokenizer
 from tokenizers import Tokenizer as ReferenceTokenizer
 
-from inferway.errors import ApiError, Reason
+from inferway.errors import ApiError, Reason, invalid
 
 # Noncharacters: no text of a caller may contain them, so a placeholder cannot be forged.
 _START, _END = "\ufdd0", "\ufdd1"
@@ -79,6 +79,8 @@ class Tokenizer:
         added = parsed.get("added_tokens", ())
         self.control_tokens = tuple(entry["content"] for entry in added if _is_control(entry))
         self._encoder: _Encoder = _fast_if_equal(text, reference, [entry["content"] for entry in added])
+        # Spellings of control tokens, of which there are few.
+        self._as_text: dict[str, list[int]] = {}
         parsed["added_tokens"] = []
         parsed["post_processor"] = None
         self._ordinary = _Reference(json.dumps(parsed))
@@ -93,7 +95,9 @@ class Tokenizer:
 
     def encode_as_text(self, text: str) -> list[int]:
         """Ids of text that spells a control token or a structural mark and must not become one."""
-        return self._ordinary.encode(text[:1]) + self._ordinary.encode(text[1:])
+        if text not in self._as_text:
+            self._as_text[text] = self._ordinary.encode(text[:1]) + self._ordinary.encode(text[1:])
+        return self._as_text[text]
 
 
 def _is_control(added_token: Mapping[str, Any]) -> bool:
@@ -124,7 +128,7 @@ class ChatTemplate:
         self._environment.add_filter("tojson", _to_json)
         self._environment.add_template("chat", _GENERATION_BLOCK.sub("", source))
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self.uses_tools = "tools" in self._environment.undeclared_variables_in_str(_GENERATION_BLOCK.sub("", source))
+        self.uses_tools = "tools" in self._environment.undeclared_variables_in_template("chat")
 
     def render(
         self,
@@ -144,7 +148,7 @@ class ChatTemplate:
             message = str(refusal)
         except minijinja.TemplateError as error:
             message = f"The chat template of this model cannot render the conversation ({error.kind})."
-        except TypeError:
+        except (TypeError, RecursionError):
             message = "The chat template of this model cannot render the conversation."
         raise ApiError(Reason.CONVERSATION_NOT_SUPPORTED, message, "messages")
 
@@ -184,9 +188,12 @@ class PromptBuilder:
     ) -> list[int]:
         """Token ids of the conversation. Raises ApiError (400)."""
         spelled: list[str] = []
-        safe_messages = [self._disarm(message, spelled) for message in messages]
-        safe_tools = self._disarm(tools, spelled)
-        safe_kwargs = self._disarm(template_kwargs, spelled)
+        try:
+            safe_messages = [self._disarm(message, spelled) for message in messages]
+            safe_tools = self._disarm(tools, spelled)
+            safe_kwargs = self._disarm(template_kwargs, spelled)
+        except RecursionError:
+            raise invalid(None, "The body is nested too deeply.") from None
         text = self._template.render(safe_messages, tools=safe_tools, template_kwargs=safe_kwargs)
         if not spelled:
             return self._tokenizer.encode(text)

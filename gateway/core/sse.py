@@ -77,21 +77,23 @@ class ChunkEncoder:
     def role(self, index: int) -> bytes:
         return self._opened[index] + b'{"role":"assistant","content":""' + self._content_tail
 
-    def content(self, index: int, text: str) -> bytes:
-        return b"".join((self._content[index], _encode(text), self._content_tail))
-
-    def content_with_usage(self, index: int, text: str, usage: Usage) -> bytes:
-        tail = b'},"logprobs":null,"finish_reason":null}],"usage":%b}\n\n' % _encode(usage.as_json())
+    def content(self, index: int, text: str, usage: Usage | None = None) -> bytes:
+        tail = self._content_tail if usage is None else _tail_with_usage(usage)
         return b"".join((self._content[index], _encode(text), tail))
 
-    def reasoning(self, index: int, text: str) -> bytes:
-        return b"".join((self._opened[index], b'{"reasoning_content":', _encode(text), self._content_tail))
+    def reasoning(self, index: int, text: str, usage: Usage | None = None) -> bytes:
+        tail = self._content_tail if usage is None else _tail_with_usage(usage)
+        return b"".join((self._opened[index], b'{"reasoning_content":', _encode(text), tail))
 
     def finish(self, index: int, reason: FinishReason) -> bytes:
         return b'%b{},"logprobs":null,"finish_reason":"%b"}]%b' % (self._opened[index], reason.encode(), self._tail)
 
     def usage(self, usage: Usage) -> bytes:
         return b'%b,"choices":[],"usage":%b}\n\n' % (self._head, _encode(usage.as_json()))
+
+
+def _tail_with_usage(usage: Usage) -> bytes:
+    return b'},"logprobs":null,"finish_reason":null}],"usage":%b}\n\n' % _encode(usage.as_json())
 
 
 def error_event(body: Mapping[str, Any]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -28,11 +29,13 @@ from ..middleware import Exchange, Handler, read_json_body
 from ..router_client import Ask
 from ..sse_stream import SseStream
 
+log = logging.getLogger(__name__)
+
 _DEFAULT_PRIORITY = 5
 # Completion tokens to reckon with where the caller gave no limit.
 _DEFAULT_EXPECTED_TOKENS = 256
-# Conversations above this many characters are rendered and tokenized off the loop.
-_OFFLOAD_CHARACTERS = 32_768
+# Bodies above this size are rendered and tokenized off the loop.
+_OFFLOAD_BYTES = 32_768
 
 
 class Prompt(NamedTuple):
@@ -50,7 +53,7 @@ class ChatRoute:
     config: Config
     catalog: Catalog
     new_generation: Callable[[Plan, Sink], Generation]
-    # Gives up a generation that has been made; every one made is handed back, once.
+    # Ends a generation that has been made, whatever its state; idempotent.
     discard: Callable[[Generation], None]
     executor: Executor
     cache_secret: bytes
@@ -66,9 +69,10 @@ class ChatRoute:
         model = self.catalog.find(chat.model)
         exchange.model = model.name
         _check_capabilities(model, chat)
-        prompt = await self._prompt(model, chat, _cache_salt(self.cache_secret, exchange.tenant_id))
+        salt = _cache_salt(self.cache_secret, exchange.tenant_id)
+        prompt = await self._prompt(model, chat, salt, off_loop=len(body) > _OFFLOAD_BYTES)
         plan = self._plan(model, chat, prompt, exchange)
-        answer = Answer(new_answer_id(), int(time.time()), chat.model, _fingerprint(model))
+        answer = Answer(new_answer_id(), int(time.time()), chat.model, model.fingerprint)
         headers = {"x-request-id": exchange.request_id}
         ignored = [*chat.ignored, *(["tools"] if chat.tools and not _honours_tools(model) else [])]
         if ignored:
@@ -77,19 +81,18 @@ class ChatRoute:
             return await self._stream(request, exchange, model, chat, plan, answer, headers)
         return await self._whole(exchange, model, chat, plan, answer, headers)
 
-    async def _prompt(self, model: ServedModel, chat: ChatRequest, salt: bytes) -> Prompt:
+    async def _prompt(self, model: ServedModel, chat: ChatRequest, salt: bytes, *, off_loop: bool) -> Prompt:
         prompts = model.prompts
         if prompts is None:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' takes no chat requests.", "model")
-        size = sum(len(message["content"]) for message in chat.messages)
 
         def build() -> Prompt:
             ids = prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
             return Prompt(ids, block_hashes(ids, model.description.block_size, salt), salt)
 
-        if size < _OFFLOAD_CHARACTERS:
-            return build()
-        return await asyncio.get_running_loop().run_in_executor(self.executor, build)
+        if off_loop:
+            return await asyncio.get_running_loop().run_in_executor(self.executor, build)
+        return build()
 
     def _plan(self, model: ServedModel, chat: ChatRequest, prompt: Prompt, exchange: Exchange) -> Plan:
         config, description = self.config, model.description
@@ -117,10 +120,12 @@ class ChatRoute:
         )
         return Plan(
             ask=ask,
+            description=description,
             prompt_token_ids=prompt.token_ids,
             sampling=sampling,
             cache_salt=prompt.cache_salt,
             traceparent=exchange.traceparent,
+            received=exchange.received,
             deadline=exchange.received + config.request_deadline_s,
             stall_s=config.stall_s,
             heartbeat_s=config.heartbeat_s,
@@ -156,25 +161,24 @@ class ChatRoute:
             await generation.ended
             usage = generation.usage if chat.include_usage else None
             await sink.complete(usage, timeout_s=config.client_write_timeout_s)
-        except ApiError as error:
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # Behind an open stream nobody else can answer; before that, the front does.
             if stream.response is None:
                 raise
-            exchange.error = error
-            self._finish(generation, exchange)
-            if error.reason is Reason.CLIENT_TOO_SLOW:
+            exchange.error = error if isinstance(error, ApiError) else _fault(error, exchange)
+            self.discard(generation)
+            if exchange.error.reason is Reason.CLIENT_TOO_SLOW:
                 stream.cut()
             else:
-                await self._tell(sink, error)
+                with suppress(ApiError):  # a client that does not read is cut; the first error is the outcome
+                    await sink.fail(exchange.error, timeout_s=config.client_write_timeout_s)
         finally:
             self._finish(generation, exchange)
         response = stream.response
         assert response is not None
         return response
-
-    async def _tell(self, sink: StreamedAnswer, error: ApiError) -> None:
-        """In-band, to a client that may not be reading."""
-        with suppress(ApiError):  # cut; the first error is the request's outcome
-            await sink.fail(error, timeout_s=self.config.client_write_timeout_s)
 
     async def _whole(
         self,
@@ -207,17 +211,17 @@ def _cache_salt(secret: bytes, tenant_id: str) -> bytes:
     return hmac.digest(secret, tenant_id.encode(), "sha256")[:16]
 
 
+def _fault(error: Exception, exchange: Exchange) -> ApiError:
+    log.error("stream_failed", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
+    return ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+
+
 def _cut_off() -> ApiError:
     return ApiError(Reason.CLIENT_TOO_SLOW, "The client did not read; its stream was cut at the buffer limit.")
 
 
 def _elapsed_ms(exchange: Exchange) -> str:
     return str(round((time.monotonic() - exchange.received) * 1000))
-
-
-def _fingerprint(model: ServedModel) -> str:
-    """Changes when the same seed may give another answer: another tokenizer or template."""
-    return "fp_" + model.description.tokenizer_digest[:10]
 
 
 def _splitters(model: ServedModel, chat: ChatRequest) -> list[ThinkSplitter | None]:
@@ -231,7 +235,7 @@ def _honours_tools(model: ServedModel) -> bool:
 
 def _check_capabilities(model: ServedModel, chat: ChatRequest) -> None:
     """Refuse by name what the model's engine cannot honour."""
-    for name in chat.sampling.fields_used():
+    for name in (*chat.sampling.fields_used(), *(["n"] if chat.n > 1 else [])):
         if name not in model.description.capabilities:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{name}' is not supported by the model '{model.name}'.", name)
 

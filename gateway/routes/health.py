@@ -1,40 +1,24 @@
-"""/health (live), /health/ready and /metrics. None of them asks another process anything."""
+"""/health (live), /health/ready and /metrics, on the port for clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
-import msgspec
 from aiohttp import web
 
-from inferway import metrics
+from inferway import ops
 
-from ..middleware import Exchange, Handler
-
-
-class Readiness(NamedTuple):
-    """Whether new requests should come here, and what a person wants to know beside it."""
-
-    ready: bool
-    body: dict[str, Any]
+from ..middleware import Exchange, Routes
 
 
-async def live(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
-    return _json({"status": "ok"}, 200)
+def ops_routes(readiness: Callable[[], ops.Readiness], render: Callable[[], bytes]) -> Routes:
+    async def health(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
+        return ops.health_response()
 
-
-def make_ready(readiness: Callable[[], Readiness]) -> Handler:
     async def ready(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
-        state = readiness()
-        return _json(state.body, 200 if state.ready else 503)
+        return ops.readiness_response(readiness())
 
-    return ready
+    async def metrics(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
+        return ops.metrics_response(render())
 
-
-async def expose_metrics(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
-    return web.Response(body=metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
-
-
-def _json(body: dict[str, Any], status: int) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+    return {"/health": {"GET": health}, "/health/ready": {"GET": ready}, "/metrics": {"GET": metrics}}

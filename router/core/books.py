@@ -74,11 +74,6 @@ class Books:
             return self._reported_uncached + self._unseen_tokens
         return self.uncached_tokens
 
-    @property
-    def expected_kv_tokens(self) -> int:
-        """KV tokens that the leases will take beyond what the worker reports as used, at most."""
-        return self.uncached_tokens + self.expected_completion_tokens
-
     def open(self, lease: Lease) -> None:
         assert lease.lease_id not in self.leases
         self.leases[lease.lease_id] = lease

@@ -275,7 +275,7 @@ class Dispatcher:
         worker, cached_tokens, ttft_s = self._policy.pick(request, candidates, matched, self._rng)
         model.queue.remove(request.ticket)
         model.index.insert(worker.worker_id, request.block_hashes)
-        model.drain.add(now=now)
+        model.dispatch_rate.add(now=now)
         lease = Lease(
             lease_id=next(self._lease_ids),
             worker_id=worker.worker_id,

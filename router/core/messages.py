@@ -104,6 +104,8 @@ class ReleaseOutcome(Enum):
     OK = "ok"
     REFUSED = "refused"
     FAILED = "failed"
+    # The caller left: says nothing of the worker, nor of how long an answer takes.
+    CANCELLED = "cancelled"
 
 
 class WorkerStatus(Enum):

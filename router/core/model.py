@@ -11,7 +11,7 @@ from .worker import Worker
 # Blocks that the index keeps for a worker whose KV capacity is unknown.
 _DEFAULT_CAPACITY_BLOCKS = 16_384
 _RETRY_AFTER_S = (1.0, 60.0)
-# Before any drain rate is known.
+# Before any rate of dispatches is known.
 _DEFAULT_RETRY_AFTER_S = 5.0
 
 
@@ -21,8 +21,8 @@ class Model:
         self.queue = WaitingQueue(limits)
         self.index = PrefixIndex()
         self.workers: list[Worker] = []
-        # Requests dispatched a second.
-        self.drain = DecayingRate()
+        # Requests a second.
+        self.dispatch_rate = DecayingRate()
 
     @property
     def is_unused(self) -> bool:
@@ -57,7 +57,7 @@ class Model:
 
     def retry_after_s(self, *, now: float) -> float:
         """When a request that is turned away now would find the present queue gone."""
-        rate = self.drain.per_second(now=now)
+        rate = self.dispatch_rate.per_second(now=now)
         if rate <= 0.0:
             return _DEFAULT_RETRY_AFTER_S
         least, most = _RETRY_AFTER_S

@@ -57,7 +57,7 @@ def post(body: bytes, *headers: str, path: str = "/v1/chat/completions") -> byte
     lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
     if not any(header.lower().startswith("content-type") for header in headers):
         lines.append("Content-Type: application/json")
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + body
 
 
 def parts(answer: bytes) -> tuple[int, dict[str, object]]:
@@ -82,6 +82,10 @@ SNIPPETS = (b"null", b"[", b"}", b"\\ud800", b"1e999", b'"', b"\x00", b"-1")
 FORM = "Content-Type: application/x-www-form-urlencoded"
 LONG = [{"role": "user", "content": "z" * 50_000}]
 
+NESTED: dict[str, object] = {"name": "f"}
+for _ in range(700):
+    NESTED = {"name": "f", "parameters": NESTED}
+
 CASES: list[tuple[str, bytes, int, str | None, str | None]] = [
     ("not JSON", post(b"hello"), 400, None, None),
     ("empty body", post(b""), 400, None, None),
@@ -101,6 +105,11 @@ CASES: list[tuple[str, bytes, int, str | None, str | None]] = [
     ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 tls hello\r\n\r\n", 400, None, None),
     ("bad chunk size", CHAT_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, None, None),
     ("two lengths", CHAT_HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400, None, None),
+    ("nested deeply", post(good(tools=[{"type": "function", "function": NESTED}])), 400, None, None),
+    ("an integer without end", post(good().replace(b'"m-text"', b'"m-text", "n": 1' + b"0" * 400)), 400, "n", None),
+    ("bytes in the content type", post(good(), "Content-Type: text/\udcff"), 415, None, "unsupported_media_type"),
+    ("a compressed body", post(good(), "Content-Encoding: gzip"), 415, None, "unsupported_media_type"),
+    ("kwargs over messages", post(good(chat_template_kwargs={"messages": []})), 400, "chat_template_kwargs", None),
     ("logit_bias beyond the vocabulary", post(good(logit_bias={"99999999": 1})), 400, "logit_bias", None),
 ]
 
@@ -189,7 +198,8 @@ async def test_http_1_0_clients_get_a_plain_stream(mesh: Mesh) -> None:
     """Without chunked encoding a stream is its events and then the end of the connection."""
     body = good(stream=True)
     request = post(body, "Connection: close").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-    head, _, events = (await exchange(mesh, request)).partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head.lower()
-    assert events.startswith(b"data: {")
-    assert events.endswith(b"data: [DONE]\n\n")
+    for wish in (request, request.replace(b"Connection: close", b"Connection: keep-alive")):
+        head, _, events = (await exchange(mesh, wish)).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert events.startswith(b"data: {")
+        assert events.endswith(b"data: [DONE]\n\n")

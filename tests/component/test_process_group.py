@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ import pytest
 
 from inferway.cli.core.supervisor import Failure, Policy, Supervisor
 from inferway.cli.processes import ProcessGroup, Served, StopAsked, last_lines
+from tests.support.waiting import until
 
 CHECKOUT = Path(__file__).parents[2]
 POLICY = Policy(first_pause_s=0.05, longest_pause_s=0.1, stop_grace_s=5.0)
@@ -71,12 +72,6 @@ class Mesh:
 
     def starts(self, name: str) -> int:
         return sum(line.startswith(f"{name} starts") for line in self.lines())
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,9 +19,8 @@ from inferway.grpc_util import InternalToken, server
 from router.app import App
 from router.config import Config
 from router.sources import DnsName
+from tests.support.waiting import PATIENCE_S, until
 
-# Generous: a busy machine is slow, not wrong.
-_PATIENCE_S = 20.0
 _SERVICE = "inferway.api.v1.Router"
 
 
@@ -139,12 +138,6 @@ def submit(ticket: int, **values: Any) -> router_pb2.Submit:
     return router_pb2.Submit(ticket=ticket, **(defaults | values))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 @asynccontextmanager
 async def router(*workers: str, **values: Any) -> AsyncIterator[App]:
     resolver = values.pop("resolver", None)
@@ -206,7 +199,7 @@ async def test_the_stream_is_seen_as_open_before_anything_is_decided() -> None:
     """Initial metadata come at once, so that a gateway knows that its router is there."""
     async with router("127.0.0.1:1") as app, connected(app) as stub:
         call = stub.Dispatch()
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await call.initial_metadata()
         call.cancel()
 
@@ -392,7 +385,7 @@ async def test_two_addresses_with_one_worker_id_count_once() -> None:
         StubWorker("a").serving() as second,
         router(first.address, second.address) as app,
     ):
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (await get(app, "/health/ready"))[0] != 200:
                 await asyncio.sleep(0.02)
         assert [worker.worker_id for worker in app.dispatcher.workers()] == ["a"]
@@ -445,7 +438,7 @@ async def test_a_name_that_stops_resolving_keeps_its_workers() -> None:
     async with StubWorker().serving() as worker, router("dns:workers.test:1", resolver=resolver) as app:
         await until(lambda: status(app) == "ready")
         failing = True
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await failed.wait()
         assert status(app) == "ready"
 
@@ -456,7 +449,7 @@ async def test_snapshots_come_at_once_and_on_every_change() -> None:
     async with worker.serving(), router(worker.address) as app, connected(app) as stub:
         call = stub.Snapshot(router_pb2.SnapshotRequest(interval_ms=60_000))
         seen = []
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             async for snapshot in call:
                 assert snapshot.router_id == "router-1"
                 (state,) = snapshot.workers
@@ -479,7 +472,7 @@ async def test_snapshots_show_queues_at_each_interval() -> None:
         await gw.submit(2)
         await until(lambda: app.dispatcher.num_waiting == 2)
         call = stub.Snapshot(router_pb2.SnapshotRequest(interval_ms=100))
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             first = await call.read()
             await call.read()
         call.cancel()
@@ -521,7 +514,7 @@ async def test_health_and_reflection_answer() -> None:
         grpc.aio.insecure_channel(app.address) as channel,
     ):
         health = health_pb2_grpc.HealthStub(channel)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 response = await health.Check(health_pb2.HealthCheckRequest(service=_SERVICE))
                 if response.status == health_pb2.HealthCheckResponse.SERVING:
@@ -543,13 +536,13 @@ async def test_readiness_names_what_is_missing() -> None:
         assert (await get(app, "/health"))[0] == 200
         code, body = await get(app, "/health/ready")
         assert code == 503
-        assert f"waiting for {worker.address}" in body
+        assert f"starting: waiting for {worker.address}" in body
         async with worker.serving():
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while code != 200:
                     await asyncio.sleep(0.02)
                     code, body = await get(app, "/health/ready")
-            assert '"worker_id": "a", "status": "ready"' in body
+            assert '"worker_id":"a","status":"ready"' in body
             await app.drain()
             code, body = await get(app, "/health/ready")
             assert (code, "shutting_down" in body) == (503, True)
@@ -567,7 +560,7 @@ async def test_draining_lets_waiting_requests_finish() -> None:
         assert not drain.done()
         await gw.release(lease.lease_id)
         await gw.lease(2)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await drain
 
 

@@ -20,8 +20,10 @@ from tokenizers import Tokenizer
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.config import Secret
 from inferway.grpc_util import InternalToken, channel
+from inferway.lifecycle import StopSignals
 from worker.app import App
 from worker.config import Config
+from worker.engines.scripted import ScriptedEngine
 from worker.service import SERVICE_NAME
 
 LIMIT_S = 20.0
@@ -414,7 +416,7 @@ async def test_before_the_engine_is_loaded_peers_are_told_so(tmp_path: Path) -> 
             await stub.Describe(worker_pb2.DescribeRequest())
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert await _health(link) == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert await _get(app, "/health/ready") == (503, {"status": "starting"})
+        assert await _get(app, "/health/ready") == (503, {"status": "starting: the engine is loading its model"})
         session = Session(stub)
         await session.send([worker_pb2.Generate(key=1, request_id="x", model="m-text", prompt_token_ids=[1])])
         assert (await session.end_of(1)).error.reason == "model_not_ready"
@@ -545,6 +547,59 @@ async def test_a_drain_ends_at_its_limit(tmp_path: Path) -> None:
         await session.close()
 
 
+class BreakingEngine(ScriptedEngine):
+    """Fails for good when it is told to."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def wait_failed(self) -> str | None:
+        return await self.failure
+
+
+async def test_a_worker_ends_with_its_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Readiness and health go off, every choice ends in worker_failed, the streams end, and the status is 1."""
+    scripts = tmp_path / "scripts.json"
+    scripts.write_text(json.dumps(SCRIPTS))
+    engine = BreakingEngine(scripts_path=str(scripts))
+    app = App(Config(engine="scripted", listen="127.0.0.1:0", ops_listen="127.0.0.1:0"), engine)
+    await app.listen()
+    link = channel(app.address)
+    try:
+        serving = asyncio.create_task(app.serve(StopSignals()))
+        stub = worker_pb2_grpc.WorkerStub(link)
+        async with asyncio.timeout(LIMIT_S):
+            while await _health(link) != health_pb2.HealthCheckResponse.SERVING:
+                await asyncio.sleep(0.01)
+        session = Session(stub)
+        one, two, late = (
+            worker_pb2.Generate(key=key, request_id=name, model="m-text", prompt_token_ids=[1])
+            for key, name in ((1, "never"), (2, "lost"), (3, "never"))
+        )
+        await session.send([one, two])
+        await eventually(lambda: app.runtime.load().num_requests_running >= 1)
+        engine.failure.set_result("the device is gone")
+        async with asyncio.timeout(LIMIT_S):
+            assert await serving == 1
+        assert (await session.end_of(1)).error.reason == "worker_failed"
+        assert (await session.end_of(2)).error.reason == "worker_failed"
+        assert await _health(link) == health_pb2.HealthCheckResponse.NOT_SERVING
+        status = {"status": "the engine has failed: the device is gone"}
+        assert await _get(app, "/health/ready") == (503, status)
+        await session.send([late])
+        assert (await session.end_of(3)).error.reason == "shutting_down"
+        failed = [record for record in caplog.records if record.getMessage() == "engine_failed"]
+        assert [(record.levelname, record.__dict__["fields"]) for record in failed] == [
+            ("ERROR", {"error": "the device is gone"})
+        ]
+        await app.close()
+        await session.closed()
+    finally:
+        await link.close()
+        await app.close()
+
+
 async def test_without_the_internal_token_nothing_is_answered(tmp_path: Path) -> None:
     """A wrong or missing token is UNAUTHENTICATED on every method; health checks need none."""
     async with running(tmp_path, internal_token=Secret("right")) as mesh:
@@ -592,7 +647,7 @@ async def test_metrics_count_tokens_and_outcomes(mesh: Mesh, session: Session) -
     for name in (
         "inferway_worker_num_requests_running",
         "inferway_worker_num_requests_waiting",
-        'inferway_worker_generated_tokens_total{model="m-text"}',
+        'inferway_worker_completion_tokens_total{model="m-text"}',
         'inferway_worker_prompt_tokens_total{model="m-text"}',
         'inferway_worker_cached_tokens_total{model="m-text"}',
         "inferway_worker_step_seconds_bucket",

@@ -9,25 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inferway.errors import ApiError, Reason, invalid
+from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, check_range
 
 from ..engine import GenerateRequest, ModelInfo, Sampling
-
-MAX_PRIORITY = 9
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 64
-
-# Field, least and greatest value, whether the least itself is allowed. types.proto has the same table in words.
-_RANGES: tuple[tuple[str, float, float, bool], ...] = (
-    ("temperature", 0, 2, True),
-    ("top_p", 0, 1, False),
-    ("top_k", 1, 0xFFFFFFFF, True),
-    ("min_p", 0, 1, True),
-    ("frequency_penalty", -2, 2, True),
-    ("presence_penalty", -2, 2, True),
-    ("repetition_penalty", 0, 2, False),
-    ("max_tokens", 1, 0xFFFFFFFF, True),
-)
-_MAX_LOGIT_BIAS = 100.0
 
 
 def check(request: GenerateRequest, stop: Sequence[str], models: Mapping[str, ModelInfo]) -> Sampling:
@@ -51,8 +35,7 @@ def check(request: GenerateRequest, stop: Sequence[str], models: Mapping[str, Mo
             "prompt_token_ids",
             f"prompt_token_ids must be below {model.vocab_size}, the vocabulary size of '{model.name}', got {largest}.",
         )
-    if not 0 <= request.priority <= MAX_PRIORITY:
-        raise invalid("priority", f"priority must be from 0 to {MAX_PRIORITY}, got {request.priority}.")
+    check_range("priority", request.priority, PRIORITY)
     _check_stop(stop)
     sampling = request.sampling
     _check_sampling(sampling, model.vocab_size)
@@ -71,12 +54,8 @@ def _check_stop(stop: Sequence[str]) -> None:
 
 
 def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    for name, least, greatest, least_allowed in _RANGES:
-        value = getattr(sampling, name)
-        if value is None or (least < value <= greatest) or (least_allowed and value == least):
-            continue
-        bound = "at least" if least_allowed else "above"
-        raise invalid(name, f"{name} must be {bound} {least:g} and at most {greatest:g}, got {value:g}.")
+    for name, within in RANGES.items():
+        check_range(name, getattr(sampling, name), within)
     if sampling.min_tokens and sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise invalid(
             "min_tokens", f"min_tokens must be at most max_tokens ({sampling.max_tokens}), got {sampling.min_tokens}."
@@ -84,5 +63,4 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
     for token_id, bias in sampling.logit_bias.items():
         if not 0 <= token_id < vocab_size:
             raise invalid("logit_bias", f"logit_bias names token {token_id}; the vocabulary ends at {vocab_size - 1}.")
-        if not -_MAX_LOGIT_BIAS <= bias <= _MAX_LOGIT_BIAS:
-            raise invalid("logit_bias", f"logit_bias of token {token_id} must be from -100 to 100, got {bias:g}.")
+        check_range(f"logit_bias.{token_id}", bias, LOGIT_BIAS)

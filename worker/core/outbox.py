@@ -13,7 +13,7 @@ from inferway.errors import ApiError, Reason
 from ..engine import FinishReason
 from .choice import Delta, Usage
 
-# A StepBatch stays under 256 KiB (docs/protocol.md); the rest is room for what an estimate misses.
+# A StepBatch stays under 256 KiB (worker.proto); the rest is room for what an estimate misses.
 BATCH_BYTES = 252 << 10
 SESSION_BYTES = 64 << 20
 # Key, counts, usage and framing of one delta on the wire, generously.

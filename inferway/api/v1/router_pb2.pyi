@@ -14,6 +14,7 @@ class ReleaseOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RELEASE_OUTCOME_OK: _ClassVar[ReleaseOutcome]
     RELEASE_OUTCOME_REFUSED: _ClassVar[ReleaseOutcome]
     RELEASE_OUTCOME_FAILED: _ClassVar[ReleaseOutcome]
+    RELEASE_OUTCOME_CANCELLED: _ClassVar[ReleaseOutcome]
 
 class WorkerStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -26,6 +27,7 @@ RELEASE_OUTCOME_UNSPECIFIED: ReleaseOutcome
 RELEASE_OUTCOME_OK: ReleaseOutcome
 RELEASE_OUTCOME_REFUSED: ReleaseOutcome
 RELEASE_OUTCOME_FAILED: ReleaseOutcome
+RELEASE_OUTCOME_CANCELLED: ReleaseOutcome
 WORKER_STATUS_UNSPECIFIED: WorkerStatus
 WORKER_STATUS_CONNECTING: WorkerStatus
 WORKER_STATUS_READY: WorkerStatus

@@ -41,7 +41,10 @@ REFUSED_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 9}, "temperature", "between 0 and 2, got 9"),
     ({"temperature": -0.1}, "temperature", "between 0 and 2, got -0.1"),
     ({"top_p": 0}, "top_p", "above 0 and at most 1, got 0"),
-    ({"top_k": -2}, "top_k", "at least 1, got -2"),
+    ({"top_k": -2}, "top_k", "between 0 and 4294967295, got -2"),
+    ({"top_k": 2**33}, "top_k", "got 8589934592"),
+    ({"min_tokens": 2**32}, "min_tokens", "got 4294967296"),
+    ({"max_tokens": 2**32}, "max_tokens", "got 4294967296"),
     ({"min_p": 1.5}, "min_p", "between 0 and 1, got 1.5"),
     ({"frequency_penalty": 2.5}, "frequency_penalty", "between -2 and 2"),
     ({"presence_penalty": -3}, "presence_penalty", "between -2 and 2"),
@@ -51,11 +54,11 @@ REFUSED_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"n": True}, "n", "got 'bool'"),
     ({"max_tokens": "1000"}, "max_tokens", "got 'str'"),
     ({"max_tokens": 10.5}, "max_tokens", "got 'float'"),
-    ({"max_tokens": 0}, "max_tokens", "at least 1, got 0"),
-    ({"max_completion_tokens": 0}, "max_completion_tokens", "at least 1, got 0"),
+    ({"max_tokens": 0}, "max_tokens", "between 1 and 4294967295, got 0"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens", "between 1 and"),
     ({"max_tokens": 9, "max_completion_tokens": 2}, "max_tokens", "contradicts"),
     ({"min_tokens": 3, "max_tokens": 2}, "min_tokens", "at most 'max_tokens' (2), got 3"),
-    ({"seed": 2**63}, "seed", "64 bits"),
+    ({"seed": 2**63}, "seed", "between -9"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "at most 4 strings, got 5"),
     ({"stop": ["a", "x" * 65]}, "stop[1]", "1 to 64 characters, got 65"),
     ({"stop": ""}, "stop[0]", "1 to 64 characters, got 0"),
@@ -200,11 +203,12 @@ def test_what_is_ignored_is_named() -> None:
 
 
 def test_sampling_fields_in_use() -> None:
-    """Zero is a value; absent fields are not in use; -1 means no top_k."""
+    """Zero is a value; absent fields are not in use; -1 means that top_k keeps all candidates."""
     sampling = parse(
         temperature=0, seed=0, top_k=-1, stop="x", logit_bias={"7": -100}, max_completion_tokens=3
     ).sampling
-    assert sampling.fields_used() == ["temperature", "seed", "max_tokens", "stop", "logit_bias"]
+    assert sampling.top_k == 0
+    assert sampling.fields_used() == ["temperature", "top_k", "seed", "max_tokens", "stop", "logit_bias"]
     assert sampling.max_tokens == 3
     assert sampling.logit_bias == {7: -100}
     assert sampling.stop == ("x",)

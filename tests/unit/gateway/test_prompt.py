@@ -34,7 +34,7 @@ def byte_tokenizer() -> ReferenceTokenizer:
 
 REFERENCE = byte_tokenizer()
 JSON = REFERENCE.to_str().encode()
-START, END = (REFERENCE.token_to_id(text) for text in ("<|im_start|>", "<|im_end|>"))
+START, END = (REFERENCE.get_vocab()[text] for text in ("<|im_start|>", "<|im_end|>"))
 BUILDER = PromptBuilder(ChatTemplate(CHATML), Tokenizer(JSON), structural_marks=["<think>", "</think>"])
 
 

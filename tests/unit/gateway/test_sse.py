@@ -38,7 +38,7 @@ def test_every_chunk_says_the_same_of_the_answer() -> None:
     frames = [
         encoder.role(0),
         encoder.content(1, "a"),
-        encoder.content_with_usage(0, "b", usage),
+        encoder.content(0, "b", usage),
         encoder.reasoning(0, "c"),
         encoder.finish(1, "stop"),
         encoder.usage(usage),

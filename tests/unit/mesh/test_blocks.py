@@ -19,7 +19,7 @@ def naive(tokens: list[int], block_size: int, salt: bytes) -> list[int]:
     """The definition, word for word: every digest is computed again from the start of the prompt."""
     hashes = []
     for end in range(block_size, len(tokens) + 1, block_size):
-        digest = sha256(b"sglang-cache-salt-v1\0" + salt).digest() if salt else b""
+        digest = sha256(b"sglang-cache-salt-v1\0" + salt.hex().encode()).digest() if salt else b""
         for start in range(0, end, block_size):
             ids = tokens[start : start + block_size]
             digest = sha256(digest + b"".join(struct.pack("<I", token) for token in ids)).digest()

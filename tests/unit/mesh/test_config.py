@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from inferway.config import ConfigError, Secret, effective, load, load_or_exit, option
+from inferway.net import host_and_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,8 @@ class Sample:
 
     listen: str = option("127.0.0.1:8000", "where to listen")
     workers: tuple[str, ...] = option((), "addresses")
+    peers: tuple[str, ...] = option(("a:1", "b:2"), "others", check=host_and_port)
+    name: str = option("", "who", default_text="the host's name")
     limit: int = option(10, "the most", unit="tokens", minimum=1, maximum=100)
     timeout_s: float = option(1.5, "patience, 100%", unit="s", minimum=0)
     cap: int | None = option(None, "no cap by default")
@@ -79,6 +82,7 @@ def test_boolean_flags() -> None:
         (["--timeout-s", "-1"], "--timeout-s: must be at least 0, got '-1'"),
         (["--level", "loud"], "--level: must be one of debug, info, got 'loud'"),
         (["--cap", "x"], "--cap: must be a whole number, got 'x'"),
+        (["--peers", "a:1,b"], "--peers: must be host:port with a port from 0 to 65535, got 'b'"),
     ],
 )
 def test_mistakes(argv: list[str], sentence: str) -> None:
@@ -98,11 +102,12 @@ def test_all_mistakes_are_told_at_once() -> None:
     ]
 
 
-def test_mistakes_end_a_main_module_without_a_traceback() -> None:
-    """A process that cannot be configured says why, a line each, prefixed with its name."""
+def test_mistakes_end_a_main_module_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that cannot be configured says why, a line each, prefixed with its name, and ends with status 2."""
     with pytest.raises(SystemExit) as caught:
         load_or_exit(Sample, "sample", {}, ["--limit", "0", "--level", "loud"])
-    assert str(caught.value).splitlines() == [
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
         "sample: --limit: must be at least 1, got '0'",
         "sample: --level: must be one of debug, info, got 'loud'",
     ]
@@ -116,7 +121,7 @@ def test_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help has each option's flag, variable, default, unit and line, and the command to type."""
+    """--help has each option's flag, variable, default, unit, line and limits, and the command to type."""
     with pytest.raises(SystemExit) as caught:
         load(Sample, "sample", {}, ["--help"], prog="python -m inferway sample")
     assert caught.value.code == 0
@@ -125,8 +130,13 @@ def test_help_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "usage: python -m inferway sample",
         "Options of every type.",
         "--timeout-s S",
-        "patience, 100%",
         "[INFERWAY_SAMPLE_TIMEOUT_S; default: 1.5 s]",
+        "[INFERWAY_SAMPLE_PEERS; default: a:1,b:2]",
+        "[INFERWAY_SAMPLE_NAME; default: the host's name]",
+        "[INFERWAY_SAMPLE_INSECURE; default: false]",
+        "the most (1 to 100)",
+        "patience, 100% (at least 0)",
+        "how much to say (one of debug, info)",
         "[INFERWAY_INTERNAL_TOKEN; default: none]",
     ):
         assert part in text

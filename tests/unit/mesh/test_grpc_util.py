@@ -1,4 +1,4 @@
-"""The internal token, the rule about open addresses, and errors on the wire."""
+"""The internal token, and errors on the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferway.errors import ApiError, Reason
-from inferway.grpc_util import InternalToken, check_exposure, error_from_proto, error_to_proto, is_loopback
+from inferway.grpc_util import InternalToken, error_from_proto, error_to_proto
 
 
 def write(path: Path, text: str, *, at: int) -> None:
@@ -35,6 +35,7 @@ def test_without_a_token_everyone_is_let_in() -> None:
     """No token: nothing is sent and nothing is asked for; check_exposure keeps that on loopback."""
     token = InternalToken()
     assert not token
+    assert token.first == ""
     assert token.metadata() == ()
     assert token.accepts(())
     assert token.accepts((("authorization", "Bearer whatever"),))
@@ -49,6 +50,7 @@ def test_a_rotation_never_refuses_a_peer(tmp_path: Path) -> None:
 
     write(path, "new\nold\n", at=2)
     assert token.metadata() == InternalToken("new").metadata()
+    assert token.first == "new"
     assert token.accepts(InternalToken("old").metadata())
 
     write(path, "new\n", at=3)
@@ -67,34 +69,11 @@ def test_a_file_that_vanishes_changes_nothing(tmp_path: Path) -> None:
     assert token.accepts(InternalToken("secret").metadata())
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("127.0.0.1:8000", True),
-        ("127.8.8.8:1", True),
-        ("localhost:8000", True),
-        ("[::1]:8000", True),
-        ("0.0.0.0:8000", False),
-        ("[::]:8000", False),
-        (":8000", False),
-        ("10.0.0.7:8000", False),
-        ("gateway.example.com:443", False),
-    ],
-)
-def test_loopback(address: str, expected: bool) -> None:
-    """An address stays on this machine only when its host says so."""
-    assert is_loopback(address) is expected
-
-
-def test_closed_by_default() -> None:
-    """Off loopback a process needs authentication or --insecure, and says so by address."""
-    assert check_exposure("127.0.0.1:1", authenticated=False, insecure=False) is None
-    assert check_exposure("0.0.0.0:1", authenticated=True, insecure=False) is None
-    assert check_exposure("0.0.0.0:1", authenticated=False, insecure=True) is None
-    refusal = check_exposure("0.0.0.0:1", authenticated=False, insecure=False)
-    assert refusal is not None
-    assert "0.0.0.0:1" in refusal
-    assert "--insecure" in refusal
+def test_a_file_that_is_no_text_holds_no_token(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are told in the log and let nobody in."""
+    path = tmp_path / "token"
+    path.write_bytes(b"\xff\xfe")
+    assert not InternalToken(path=str(path))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ PACKAGES = ("inferway", *SERVICES)
 
 IMPURE = {"asyncio", "time", "random", "os", "logging", "socket", "threading", "subprocess"}
 PURE_LIBRARIES = {"msgspec", "minijinja", "fastokens", "tokenizers", "jsonschema_rs"}
-SHARED_WITH_CORES = {"inferway.errors", "inferway.blocks"}
+SHARED_WITH_CORES = {"inferway.errors", "inferway.blocks", "inferway.sampling"}
 # Outside of its core package, held to the same rules and so free to be imported there: the vocabulary of engines.
 BELONGS_TO_CORE = {"worker.engine": "worker.core"}
 

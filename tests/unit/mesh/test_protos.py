@@ -32,6 +32,7 @@ def files() -> dict[str, FileDescriptorProto]:
 
 def messages(file: FileDescriptorProto) -> Iterator[tuple[tuple[int, ...], DescriptorProto]]:
     """Every message with its path in SourceCodeInfo, map entries left out."""
+    pending: list[tuple[tuple[int, ...], DescriptorProto]]
     pending = [((MESSAGE_TYPE, i), message) for i, message in enumerate(file.message_type)]
     while pending:
         path, message = pending.pop()

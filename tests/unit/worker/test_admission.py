@@ -42,10 +42,11 @@ def test_values_at_their_bounds_are_taken() -> None:
         ({}, ["a", "b" * 65], Reason.INVALID_REQUEST, "stop[1]", "got 65"),
         ({"sampling": Sampling(top_p=0)}, [], Reason.INVALID_REQUEST, "top_p", "above 0"),
         ({"sampling": Sampling(temperature=float("nan"))}, [], Reason.INVALID_REQUEST, "temperature", "nan"),
-        ({"sampling": Sampling(top_k=0)}, [], Reason.INVALID_REQUEST, "top_k", "at least 1"),
+        ({"sampling": Sampling(top_k=-1)}, [], Reason.INVALID_REQUEST, "top_k", "between 0 and"),
+        ({"sampling": Sampling(min_tokens=2**32)}, [], Reason.INVALID_REQUEST, "min_tokens", "between 0 and"),
         ({"sampling": Sampling(min_tokens=3, max_tokens=2)}, [], Reason.INVALID_REQUEST, "min_tokens", "got 3"),
         ({"sampling": Sampling(logit_bias={50: 1.0})}, [], Reason.INVALID_REQUEST, "logit_bias", "token 50"),
-        ({"sampling": Sampling(logit_bias={1: 101.0})}, [], Reason.INVALID_REQUEST, "logit_bias", "got 101"),
+        ({"sampling": Sampling(logit_bias={1: 101.0})}, [], Reason.INVALID_REQUEST, "logit_bias.1", "got 101"),
     ],
 )
 def test_refusals_name_field_limit_and_value(

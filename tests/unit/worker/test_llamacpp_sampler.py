@@ -83,7 +83,8 @@ def test_min_tokens_ends() -> None:
 @pytest.mark.parametrize("penalty", ["frequency_penalty", "presence_penalty"])
 def test_penalties(penalty: str) -> None:
     """A penalty on what was said lets another token come next; the prompt does not count."""
-    chooser = sampler(prompt=[2, 2, 2], ignore_eos=True, temperature=0.0, **{penalty: 1.0})
+    options: dict[str, Any] = {penalty: 1.0}
+    chooser = sampler(prompt=[2, 2, 2], ignore_eos=True, temperature=0.0, **options)
     assert [chooser.choose(LOGITS) for _ in range(2)] == [1, 2]
 
 

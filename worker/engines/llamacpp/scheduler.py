@@ -16,7 +16,7 @@ import bisect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from inferway.errors import ApiError, Reason, invalid
+from inferway.errors import ApiError, Reason
 
 from ...engine import FinishReason, GenerateRequest, Load, Output
 from .slots import Choice, Slot, place
@@ -71,36 +71,22 @@ class Scheduler:
     step does not touch the slot; its cache moves come with the next.
     """
 
-    def __init__(
-        self, *, max_running: int, max_waiting: int, context_length: int, vocab_size: int, end_tokens: Collection[int]
-    ) -> None:
+    def __init__(self, *, max_running: int, max_waiting: int, context_length: int, end_tokens: Collection[int]) -> None:
         self._slots = [Slot(index) for index in range(max_running)]
         self._waiting: list[Choice] = []
         self._moves: list[Truncate | Copy] = []
         self._max_waiting = max_waiting
         self._context_length = context_length
-        self._vocab_size = vocab_size
         self._end_tokens = frozenset(end_tokens)
         self._arrivals = 0
         self._steps = 0
 
     def submit(self, request: GenerateRequest) -> None:
-        """Queue a request, or raise ApiError: OVERLOADED, INVALID_REQUEST, CONTEXT_LENGTH_EXCEEDED."""
+        """Queue a request, or raise ApiError (OVERLOADED). The worker has checked prompt and sampling."""
         prompt = list(request.prompt_token_ids)
-        if not prompt:
-            raise invalid("prompt", "the prompt has no tokens; at least 1 is needed")
-        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
-            raise invalid("prompt", f"a token id is not within the model's vocabulary of {self._vocab_size}")
-        if any(not 0 <= token < self._vocab_size for token in request.sampling.logit_bias):
-            raise invalid("logit_bias", f"a token id is not within the model's vocabulary of {self._vocab_size}")
         room = self._context_length - len(prompt)
-        if room < 1:
-            raise ApiError(
-                Reason.CONTEXT_LENGTH_EXCEEDED,
-                f"the prompt has {len(prompt)} tokens; with at least 1 for the completion, "
-                f"{self._context_length} fit this model",
-                "prompt",
-            )
+        assert prompt, "the worker refuses an empty prompt"
+        assert room >= 1, "the worker refuses a prompt that leaves no room"
         if not self._free_slots() and len(self._waiting) >= self._max_waiting:
             raise ApiError(
                 Reason.OVERLOADED,

@@ -283,11 +283,11 @@ class Batch:
             token_ids,
             finish,
             error,
-            counts.cached,
-            ends_with_stop_token,
-            counts.prompt,
-            completion,
-            counts.reasoning,
+            cached_tokens=counts.cached,
+            ends_with_stop_token=ends_with_stop_token,
+            prompt_tokens=counts.prompt,
+            completion_tokens=completion,
+            reasoning_tokens=counts.reasoning,
         )
         if not job.has_output:
             job.has_output = True

@@ -17,6 +17,8 @@ from .vocabulary import tokenizer_json
 # Large enough for the largest body that a gateway takes by default.
 CONTEXT_LENGTH = 4_194_304
 BLOCK_SIZE = 64
+# 2025-01-01: scripted models have no date of their own.
+_CREATED = 1_735_689_600
 _TEMPLATES = Path(__file__).with_name("templates")
 
 # Request fields that scripts and echoes live with. The values of most change nothing: what comes is written.
@@ -223,6 +225,7 @@ def build_model(
         bos_token=family.bos,
         eos_token=family.eos,
         block_size=BLOCK_SIZE,
+        created=_CREATED,
         tool_parser=family.tool_parser,
         reasoning_parser=family.reasoning_parser,
         structural_marks=tuple(family.marks),

@@ -1,0 +1,66 @@
+"""How a process waits and how it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignals:
+    """`stop` asks to drain and end; `stop_now`, which comes after it, to end without draining."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_now: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def listen(self) -> None:
+        """Let the first SIGTERM or SIGINT of this process set `stop` and the second `stop_now`.
+
+        A third has its default effect: nothing that hangs while it closes can hold the process.
+        """
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            if not self.stop.is_set():
+                self.stop.set()
+                return
+            self.stop_now.set()
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, on_signal)
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Whether `event` is set within this time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Do `work` unless `event` is set before it is done: then it is cancelled, and the answer is False.
+
+    Raises what `work` raises.
+    """
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        for waiter in (task, stopped):
+            waiter.cancel()
+        await asyncio.wait({task, stopped})

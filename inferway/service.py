@@ -1,0 +1,108 @@
+"""The shell of every service process: `python -m SERVICE` from its flags to its exit status.
+
+0   it was asked to stop (SIGTERM, SIGINT; twice to skip the drain)
+1   it failed while it ran: a supervisor should start it again
+2   it cannot start as it is configured; standard error says why, a line each mistake
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import uvloop
+
+from inferway import logs
+from inferway.config import ConfigError, Secret, effective, load_or_exit
+from inferway.grpc_util import InternalToken
+from inferway.lifecycle import StopSignals
+from inferway.net import CannotListen, check_exposure
+
+log = logging.getLogger(__name__)
+
+STOPPED, FAILED, CANNOT_START = 0, 1, 2
+
+
+class CannotStart(Exception):
+    """The sentence for the operator about what keeps a configured process from starting."""
+
+
+class ServiceConfig(Protocol):
+    """What the options of all services have in common."""
+
+    @property
+    def insecure(self) -> bool: ...
+    @property
+    def internal_token(self) -> Secret: ...
+    @property
+    def internal_token_file(self) -> str: ...
+    @property
+    def log_level(self) -> str: ...
+
+
+class App(Protocol):
+    """A service as its process runs it: these three, in this order, `close` whatever became of the others."""
+
+    async def listen(self) -> None:
+        """Take hold of every address, then serve. Raises CannotListen and CannotStart."""
+
+    async def serve(self, signals: StopSignals) -> int:
+        """Until it has been asked to stop and has drained, or has failed; returns the exit status."""
+
+    async def close(self) -> None:
+        """Let go of everything, in reverse order of building; safe after a step that failed."""
+
+
+C = TypeVar("C", bound=ServiceConfig)
+
+
+def main(
+    service: str,
+    config_class: type[C],
+    build: Callable[[C], App],
+    *,
+    listeners: Sequence[str],
+    callers_have_token: bool = True,
+) -> int:
+    """Configure the process and run it; returns its exit status.
+
+    `listeners` are the options that hold addresses; off loopback they are refused unless callers are authenticated,
+    which `callers_have_token` says of the internal token.
+    """
+    config = load_or_exit(config_class, service, os.environ, sys.argv[1:])
+    logs.setup(service, config.log_level)
+    try:
+        authenticated = _has_token(config) and callers_have_token
+        for name in listeners:
+            refusal = check_exposure(getattr(config, name), authenticated=authenticated, insecure=config.insecure)
+            if refusal is not None:
+                raise CannotStart(refusal)
+        logs.event(log, "config", **effective(config))
+        return uvloop.run(_run(build, config))
+    except (CannotListen, CannotStart, ConfigError) as error:
+        for line in str(error).splitlines():
+            print(f"{service}: {line}", file=sys.stderr)
+        return CANNOT_START
+
+
+async def _run(build: Callable[[C], App], config: C) -> int:
+    signals = StopSignals()
+    signals.listen()
+    app = build(config)
+    try:
+        await app.listen()
+        return await app.serve(signals)
+    finally:
+        await app.close()
+
+
+def _has_token(config: ServiceConfig) -> bool:
+    """Raises CannotStart for a file without a token: its absence must not open the door."""
+    token = InternalToken(config.internal_token, config.internal_token_file)
+    if config.internal_token_file and not token:
+        path = config.internal_token_file
+        raise CannotStart(f"the internal token file is missing, unreadable or empty: {path}")
+    return bool(token)

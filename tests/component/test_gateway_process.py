@@ -1,0 +1,85 @@
+"""`python -m gateway` as a process: refusals, and the secret that its children share."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.probes import http_json
+from tests.support.processes import ROOT, Process
+from tests.support.waiting import wait_until
+
+LIMIT_S = 20.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--listen", "127.0.0.1:99999"), "--listen: must be host:port with a port from 0 to 65535"),
+        (("--listen", "192.0.2.1:1", "--insecure"), "cannot listen on 192.0.2.1:1: "),
+        (("--listen", "0.0.0.0:0", "--internal-token", "secret"), "refusing to listen on 0.0.0.0:0"),
+        (("--routers", "nowhere"), "--routers: must be host:port with a port from 1 to 65535, got 'nowhere'"),
+        (("--internal-token-file", "/nowhere"), "the internal token file is missing, unreadable or empty: /nowhere"),
+        (("--cache-secret-file", "/nowhere"), "--cache-secret-file: the file cannot be read"),
+        (("--processes", "2", "--cache-secret-file", "/nowhere"), "--cache-secret-file: the file cannot be read"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_in_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    """No traceback, exit status 2, and the sentence as the last line on standard error."""
+    command = [sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert sentence in run.stderr.splitlines()[-1]
+    assert "Traceback" not in run.stderr
+
+
+def test_children_have_the_secret_of_their_parent(tmp_path: Path) -> None:
+    """A child that starts after the token was rotated derives the same cache domains as its siblings."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("before\n")
+    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0")
+    with Process("gateway", *flags, "--internal-token-file", str(tokens)) as gateway:
+        parent = psutil.Process(gateway.pid)
+        wait_until(lambda: len(parent.children()) == 2, LIMIT_S, "children")
+        tokens.write_text("after\nbefore\n")
+        first = parent.children()[0]
+        first.kill()
+        wait_until(lambda: gateway.events("process_died"), LIMIT_S, "its end is noticed")
+        wait_until(lambda: len({*parent.children()} - {first}) == 2, LIMIT_S, "another one")
+        wait_until(
+            lambda: all("INFERWAY_GATEWAY_CACHE_SECRET" in c.environ() for c in parent.children()), LIMIT_S, "exec"
+        )
+        assert {child.environ()["INFERWAY_GATEWAY_CACHE_SECRET"] for child in parent.children()} == {"before"}
+        assert len(gateway.events("cache_secret_from_token_file")) == 1
+        assert "before" not in gateway.log_text()
+        assert gateway.stop() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals a process ignores")
+def test_signals_are_told_to_children_once() -> None:
+    """Ctrl-C reaches parent and children alike; the children drain all the same, and the status is 0."""
+    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0.5")
+    with Process("gateway", *flags) as gateway:
+        parent = psutil.Process(gateway.pid)
+        url = f"http://{gateway.address}"
+        assert http_json(f"{url}/health") == (200, {"status": "ok"})
+        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+        asked = time.monotonic()
+        for process in (*parent.children(), parent):
+            process.send_signal(signal.SIGINT)
+        assert gateway.popen.wait(LIMIT_S) == 0
+        assert time.monotonic() - asked >= 0.5
+        assert [event["requests_in_flight"] for event in gateway.events("draining")] == [0, 0]
+        assert not gateway.events("drain_limit_passed")
+
+
+def _ignore_ctrl_c(children: list[psutil.Process]) -> bool:
+    """By the mask of ignored signals that the system keeps of a process."""
+    masks = [Path(f"/proc/{child.pid}/status").read_text().split("SigIgn:")[1].split()[0] for child in children]
+    return len(masks) == 2 and all(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
