@@ -1,15 +1,28 @@
-"""python -m benchmarks: every benchmark, one after the other."""
+"""python -m benchmarks [NAME...]: these benchmarks, all if none is named, each in a process of its own.
+
+Options go to one alone: python -m benchmarks.delivery --streams 8
+"""
 
 from __future__ import annotations
 
-from benchmarks import delivery, interference, token_path
-from benchmarks.report import write_report
+import argparse
+import subprocess
+import sys
+
+BENCHMARKS = ("token_path", "delivery", "interference", "cpu_engine")
 
 
 def main() -> None:
-    write_report("token_path", [token_path.measure(streams, 128, repeats=3) for streams in (256, 32)])
-    write_report("delivery", delivery.measure(64))
-    write_report("interference", interference.measure(10_000, 1_000, rounds=3))
+    """Exits with status 1 when one of them failed; the others run all the same."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measured figures of the mesh.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="one of " + ", ".join(BENCHMARKS))
+    names = parser.parse_args().names or BENCHMARKS
+    for name in names:
+        if name not in BENCHMARKS:
+            parser.error(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    failed = [name for name in names if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"]).returncode]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import tempfile
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvloop
@@ -49,7 +49,7 @@ async def _run(address: str, streams: int) -> tuple[dict[str, list[float]], dict
 
 
 def measure(streams: int) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as directory:
+    with TemporaryDirectory() as directory:
         script, record = Path(directory) / "scripts.json", Path(directory) / "record.jsonl"
         script.write_text(json.dumps({"tokens": [{"text": " t", "repeat": TOKENS}, {"finish": "stop"}]}))
         worker = ["--engine", "scripted", "--scripts", str(script), "--record", str(record), "--record-steps"]

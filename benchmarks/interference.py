@@ -16,9 +16,9 @@ import resource
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -39,25 +39,24 @@ SCRIPTS = {
 BODY = {"model": "m-text", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
-def crowd(kind: str, count: int, address: str) -> None:
+async def crowd(kind: str, count: int, address: str) -> None:
     """Hold `count` connections until standard input closes; a slow reader asks for a stream and reads nothing."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    host, port = address.split(":")
-    body = json.dumps(BODY).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-    head += "Content-Type: application/json\r\n"
-    peers = []
+    host, _, port = address.rpartition(":")
+    peers: list[EventStream | socket.socket] = []
     for index in range(count):
-        peer = socket.socket()
         if kind == "slow":
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peer.connect((host, int(port)))
-        if kind == "slow":
-            peer.sendall(f"{head}X-Request-Id: slow.{index}\r\n\r\n".encode() + body)
-        peers.append(peer)
+            headers = {"X-Request-Id": f"slow.{index}"}
+            reader = await EventStream.open(address, BODY, headers=headers, receive_buffer_bytes=4096)
+            reader.pause()
+            peers.append(reader)
+        else:
+            peers.append(socket.create_connection((host, int(port))))
     print("ready", flush=True)
-    sys.stdin.read()
+    await asyncio.to_thread(sys.stdin.read)
+    for peer in peers:
+        peer.close()
 
 
 async def _ordinary(address: str) -> list[float]:
@@ -74,12 +73,12 @@ async def _ordinary(address: str) -> list[float]:
 
 
 def measure(idle: int, slow: int, rounds: int) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as directory:
+    with TemporaryDirectory() as directory:
         scripts = Path(directory) / "scripts.json"
         scripts.write_text(json.dumps(SCRIPTS))
         worker = ["--engine", "scripted", "--scripts", str(scripts), "--step-ms", str(STEP_MS)]
         worker += ["--max-running", str(STREAMS + slow)]
-        rows = []
+        rows: list[dict[str, Any]] = []
         with Mesh(workers=[worker]) as mesh:
             gateway = psutil.Process(mesh.gateway.pid)
             uvloop.run(_ordinary(mesh.gateway.address))  # warm
@@ -116,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.crowd:
         kind, count, address = options.crowd
-        crowd(kind, int(count), address)
+        asyncio.run(crowd(kind, int(count), address))
     else:
         write_report("interference", measure(options.idle, options.slow, options.rounds))
 

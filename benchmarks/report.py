@@ -1,4 +1,4 @@
-"""Figures as a table for a reader and as JSON under benchmarks/results/local/."""
+"""Figures as a table for a reader, and as JSON under benchmarks/results/local/, which is not committed."""
 
 from __future__ import annotations
 

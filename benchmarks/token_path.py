@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import socket
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -93,12 +94,11 @@ async def _load(address: str, streams: int, tokens: int, script: str) -> int:
 
 def measure(streams: int, tokens: int, repeats: int) -> dict[str, float]:
     """Gateway CPU per streamed token, the whole of each request included."""
-    script = json.dumps({"tokens": [{"text": " token", "repeat": tokens}, {"finish": "stop"}]})
-    path = f"/tmp/inferway-bench-{os.getpid()}.json"
-    with open(path, "w") as file:
-        file.write(script)
-    worker = ("--engine", "scripted", "--scripts", path, "--step-ms", "20", "--max-running", str(streams + 64))
-    try:
+    with TemporaryDirectory() as directory:
+        scripts = Path(directory) / "scripts.json"
+        scripts.write_text(json.dumps({"tokens": [{"text": " token", "repeat": tokens}, {"finish": "stop"}]}))
+        worker = ["--engine", "scripted", "--scripts", str(scripts), "--step-ms", "20"]
+        worker += ["--max-running", str(streams + 64)]
         with Mesh(workers=[worker]) as mesh:
             gateway = psutil.Process(mesh.gateway.pid)
             uvloop.run(_load(mesh.gateway.address, streams, tokens, "tokens"))  # warm
@@ -110,8 +110,6 @@ def measure(streams: int, tokens: int, repeats: int) -> dict[str, float]:
                 spent = after.user + after.system - before.user - before.system
                 costs.append(spent / (streams * tokens) * 1e6)
             floor = socket_write_us(streams, 230)
-    finally:
-        os.unlink(path)
     cost = statistics.median(costs)
     return {
         "streams": streams,

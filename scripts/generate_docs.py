@@ -36,8 +36,8 @@ def configuration_page() -> str:
 
 Every option has a flag and an environment variable. A flag wins over the variable, the variable over the default.
 Options that take several values are given more than once or separated by commas; a flag that is either on or off
-has a `--no-` form. A process that finds a mistake lists all of them and does not start. `--help` prints the same as
-this page.
+has a `--no-` form. A process that finds a mistake lists all of them, a line each, and ends with status 2. `--help`
+prints the same as this page.
 
 {services}
 ## Command line: `python -m inferway`
@@ -64,39 +64,23 @@ def service_section(title: str, cls: type, service: str, *, level: int = 2) -> s
 
 {summary}
 
-| flag | variable | default | unit | what it does |
-| --- | --- | --- | --- | --- |
+| flag | variable | default | what it does |
+| --- | --- | --- | --- |
 {rows}
 """
 
 
 def option_row(field: dataclasses.Field[Any], hint: Any, service: str) -> str:
-    meta = field.metadata
-    default = "none"
-    if field.default not in (None, "", ()):
-        default = f"`{str(field.default).lower() if hint is bool else field.default}`"
-    cells = (
-        f"`{config.flag_name(field)}`",
-        f"`{config.env_name(service, field)}`",
-        default,
-        meta["unit"],
-        meta["doc"] + allowed(meta),
-    )
+    """The same words as in --help."""
+    flag = f"{config.flag_name(field)} {config.metavar(field, hint)}".strip()
+    cells = (f"`{flag}`", f"`{config.env_name(service, field)}`", default_cell(field), config.describe(field))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def allowed(meta: typing.Mapping[str, Any]) -> str:
-    """What values may be, as the end of a sentence."""
-    if meta["choices"]:
-        return f" (one of {', '.join(f'`{choice}`' for choice in meta['choices'])})"
-    least, most = meta["minimum"], meta["maximum"]
-    if least is not None and most is not None:
-        return f" ({least} to {most})"
-    if least is not None:
-        return f" (at least {least})"
-    if most is not None:
-        return f" (at most {most})"
-    return ""
+def default_cell(field: dataclasses.Field[Any]) -> str:
+    """What one could type is shown as code, what is only said is not."""
+    default = config.describe_default(field)
+    return default if default == "none" or field.metadata["default_text"] else f"`{default}`"
 
 
 def errors_page() -> str:
@@ -123,7 +107,8 @@ nobody is there to read it: it appears in metrics and logs.
 {rows}
 
 A response with a known time after which a retry has a chance carries `Retry-After` (whole seconds) and
-`retry-after-ms`. 503 says that the mesh is over its capacity: the same request may succeed later.
+`retry-after-ms`. 503 says that the same request may succeed later, and its reason why: the mesh is over its capacity,
+no worker is ready for the model, or this process is going away and another takes the retry.
 """
 
 

@@ -1,96 +1,48 @@
-"""What a case runs against, and how it speaks to it."""
+"""What a case runs against, and how it sees what the engine saw."""
 
 from __future__ import annotations
 
-import io
-import json
-import time
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+from tests.support.client import Answer, send
+from tests.support.json_lines import JsonLines
+from tests.support.processes import ROOT, Mesh, engine_load
+from tests.support.raw_client import EventStream
 
-from tests.support.processes import ROOT, Mesh
-
-CASES_FILE = ROOT.parent / "shared" / "cases" / "handed.yaml"
-
-
-@dataclass(slots=True)
-class Answer:
-    """A whole HTTP answer; for a stream also when each event came (monotonic seconds)."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    arrivals: list[tuple[float, str]] = field(default_factory=list)
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def events(self) -> list[str]:
-        """Payloads of the data events, comments left out."""
-        return [line.removeprefix("data: ") for line in self.body.decode().split("\n\n") if line.startswith("data: ")]
-
-    @property
-    def chunks(self) -> list[Any]:
-        return [json.loads(event) for event in self.events if event != "[DONE]"]
-
-    @property
-    def choices(self) -> list[Any]:
-        """Of a stream: each choice of each chunk."""
-        return [choice for chunk in self.chunks for choice in chunk.get("choices", ())]
-
-    def joined(self, name: str, index: int = 0) -> str:
-        """A delta field joined over the stream, or a message field of an answer in one piece."""
-        if not self.events:
-            message = self.json["choices"][index]["message"]
-            return message.get(name) or ""
-        deltas = [choice["delta"] for choice in self.choices if choice["index"] == index]
-        return "".join(delta.get(name) or "" for delta in deltas)
-
-    def finish_reasons(self, index: int = 0) -> list[str]:
-        if not self.events:
-            return [self.json["choices"][index]["finish_reason"]]
-        reasons = [choice["finish_reason"] for choice in self.choices if choice["index"] == index]
-        return [reason for reason in reasons if reason is not None]
-
-    @property
-    def usage(self) -> Any:
-        if not self.events:
-            return self.json["usage"]
-        return next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), None)
-
-    @property
-    def error(self) -> Any:
-        """The error object, whether it is the body or an event."""
-        if not self.events:
-            return self.json["error"]
-        return next(chunk["error"] for chunk in self.chunks if "error" in chunk)
+CASES_FILE = Path(os.environ.get("INFERWAY_CASES") or ROOT.parent / "shared" / "cases" / "handed.yaml")
 
 
-@dataclass(slots=True)
 class Installation:
-    """A running mesh, and what its engine has seen."""
+    """A running mesh, and the record of its engine if that keeps one."""
 
-    mesh: Mesh
-    record_file: Path | None = None
+    def __init__(self, mesh: Mesh, record_file: Path | None = None) -> None:
+        self.mesh = mesh
+        self._record = JsonLines(record_file) if record_file is not None else None
+
+    @property
+    def address(self) -> str:
+        """Of the gateway, host:port."""
+        return self.mesh.gateway.address
 
     @property
     def gateway_log(self) -> str:
         return self.mesh.gateway.log_text()
 
-    def url(self, path: str) -> str:
-        return self.mesh.url(path)
+    def request_lines(self) -> list[dict[str, Any]]:
+        """What the gateway has logged of requests that have ended."""
+        return self.mesh.gateway.events("request")
+
+    def engine_load(self) -> int:
+        """Choices at the first worker's engine, running and waiting, by its own report."""
+        return engine_load(self.mesh.workers[0])
 
     def engine_saw(self, request_id: str, event: str = "generate") -> list[dict[str, Any]]:
         """Records of one request's Generates or Aborts at the engine."""
-        assert self.record_file is not None
-        records = [json.loads(line) for line in self.record_file.read_text().splitlines()]
-        return [record for record in records if record["request_id"] == request_id and record["event"].lower() == event]
+        assert self._record is not None, "this installation keeps no record"
+        return [line for line in self._record.read() if line["request_id"] == request_id and line["event"] == event]
 
     async def send(
         self,
@@ -102,18 +54,10 @@ class Installation:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> Answer:
-        method, path = http.split(" ", 1)
-        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
-        sent = {"Content-Type": "application/json", **(headers or {})}
-        if request_id is not None:
-            sent["X-Request-Id"] = request_id
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), max_field_size=65536) as session,
-            session.request(method, self.url(path), data=io.BytesIO(data) if data else None, headers=sent) as response,
-        ):
-            arrivals: list[tuple[float, str]] = []
-            received = b""
-            async for piece in response.content.iter_any():
-                arrivals.append((time.monotonic(), piece.decode("utf-8", "replace")))
-                received += piece
-            return Answer(response.status, response.headers, received, arrivals)
+        return await send(
+            self.address, http, body=body, raw=raw, request_id=request_id, headers=headers, timeout_s=timeout_s
+        )
+
+    async def open(self, body: Mapping[str, Any], request_id: str, **headers: str) -> EventStream:
+        """A chat completion whose events are seen as they come."""
+        return await EventStream.open(self.address, body, headers={"X-Request-Id": request_id, **headers})

@@ -7,20 +7,31 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
+from tokenizers import Tokenizer
 
-from tests.support.processes import Mesh
+from tests.support.processes import Mesh, engine_load
+from tests.support.waiting import until
+from worker.engine import GenerateRequest, Output, Sampling, Step
 
 pytest.importorskip("xllamacpp", reason="the package xllamacpp (extra llamacpp) is not installed")
+
+from worker.engines.llamacpp import LlamaCppEngine
 
 pytestmark = pytest.mark.timeout(180)
 
 MODEL = "smollm2-135m-instruct"
-SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
+SYSTEM_TEXT = "You are a helpful assistant."
+SYSTEM: ChatCompletionMessageParam = {"role": "system", "content": SYSTEM_TEXT}
 QUESTIONS = [
     "What is the capital of France?",
     "Give me three tips for staying healthy.",
     "Write a Python function that adds two numbers.",
 ]
+
+
+def user(text: str) -> ChatCompletionMessageParam:
+    return {"role": "user", "content": text}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +49,7 @@ def client(mesh: Mesh) -> Iterator[openai.OpenAI]:
 def test_an_answer_in_one_piece(client: openai.OpenAI) -> None:
     """The model's own text comes back, with usage in its own tokens."""
     answer = client.chat.completions.create(
-        model=MODEL, messages=[SYSTEM, {"role": "user", "content": QUESTIONS[0]}], temperature=0, max_tokens=30
+        model=MODEL, messages=[SYSTEM, user(QUESTIONS[0])], temperature=0, max_tokens=30
     )
     assert answer.choices[0].message.content == "The capital of France is Paris."
     assert answer.choices[0].finish_reason == "stop"
@@ -51,7 +62,7 @@ def test_an_answer_in_one_piece(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_streamed_equals_whole(client: openai.OpenAI, question: str) -> None:
     """Greedy decoding gives the same text streamed and in one piece."""
-    messages = [SYSTEM, {"role": "user", "content": question}]
+    messages = [SYSTEM, user(question)]
     whole = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=48)
     stream = client.chat.completions.create(
         model=MODEL,
@@ -75,17 +86,10 @@ def test_streamed_equals_whole(client: openai.OpenAI, question: str) -> None:
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_the_mesh_says_what_the_engine_says(client: openai.OpenAI, question: str) -> None:
     """Greedy text through gateway, router and worker equals that of the engine asked directly."""
-    from tokenizers import Tokenizer
-
-    from worker.engine import GenerateRequest, Output, Sampling, Step
-    from worker.engines.llamacpp import LlamaCppEngine
-
     through = await asyncio.to_thread(
-        client.chat.completions.create,
-        model=MODEL,
-        messages=[SYSTEM, {"role": "user", "content": question}],
-        temperature=0,
-        max_tokens=40,
+        lambda: client.chat.completions.create(
+            model=MODEL, messages=[SYSTEM, user(question)], temperature=0, max_tokens=40
+        )
     )
     outputs: asyncio.Queue[Output] = asyncio.Queue()
 
@@ -97,7 +101,7 @@ async def test_the_mesh_says_what_the_engine_says(client: openai.OpenAI, questio
     info = await engine.start(on_step)
     try:
         tokenizer = Tokenizer.from_str(info.models[0].tokenizer_json.decode())
-        turns = [("system", SYSTEM["content"]), ("user", question)]
+        turns = [("system", SYSTEM_TEXT), ("user", question)]
         prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids
         engine.generate(GenerateRequest(1, "direct", MODEL, ids, Sampling(temperature=0.0, max_tokens=40)))
@@ -114,11 +118,11 @@ async def test_the_mesh_says_what_the_engine_says(client: openai.OpenAI, questio
 
 def test_a_growing_conversation_hits_the_cache(client: openai.OpenAI) -> None:
     """The second turn finds the first one's prompt in the KV cache, and says so."""
-    messages = [SYSTEM, {"role": "user", "content": "My name is Bob and I like the sea, ships and lighthouses."}]
+    messages = [SYSTEM, user("My name is Bob and I like the sea, ships and lighthouses.")]
     first = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=24)
     messages += [
         {"role": "assistant", "content": first.choices[0].message.content},
-        {"role": "user", "content": "What is my name?"},
+        user("What is my name?"),
     ]
     second = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=16)
     assert second.usage is not None
@@ -128,7 +132,7 @@ def test_a_growing_conversation_hits_the_cache(client: openai.OpenAI) -> None:
 
 def test_stop_strings_are_never_shown(client: openai.OpenAI) -> None:
     """Text ends before the stop string, streamed and not."""
-    messages = [SYSTEM, {"role": "user", "content": QUESTIONS[0]}]
+    messages = [SYSTEM, user(QUESTIONS[0])]
     answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=30, stop=[" is"])
     assert answer.choices[0].message.content == "The capital of France"
     assert answer.choices[0].finish_reason == "stop"
@@ -140,7 +144,7 @@ def test_seeds_repeat(client: openai.OpenAI) -> None:
     def say(seed: int) -> str | None:
         answer = client.chat.completions.create(
             model=MODEL,
-            messages=[{"role": "user", "content": "Tell me a story."}],
+            messages=[user("Tell me a story.")],
             temperature=1.0,
             seed=seed,
             max_tokens=24,
@@ -153,7 +157,7 @@ def test_seeds_repeat(client: openai.OpenAI) -> None:
 
 def test_errors_are_raised_as_the_right_classes(client: openai.OpenAI) -> None:
     """The client's own exception classes, with param and code."""
-    hi = [{"role": "user", "content": "hi"}]
+    hi = [user("hi")]
     with pytest.raises(openai.BadRequestError) as bad:
         client.chat.completions.create(model=MODEL, messages=hi, temperature=9)
     assert bad.value.param == "temperature"
@@ -161,28 +165,19 @@ def test_errors_are_raised_as_the_right_classes(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="gpt-none", messages=hi)
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as long:
-        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "word " * 20_000}])
+        client.chat.completions.create(model=MODEL, messages=[user("word " * 20_000)])
     assert long.value.code == "context_length_exceeded"
     assert MODEL in [model.id for model in client.models.list()]
 
 
 async def test_an_async_client_that_leaves_frees_the_engine(mesh: Mesh) -> None:
     """Breaking off a stream stops the generation: the engine's own load falls to zero."""
-    import urllib.request
-
     async with openai.AsyncOpenAI(base_url=mesh.url("/v1"), api_key="any") as client:
         stream = await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "Count to a thousand."}], stream=True, max_tokens=1000
+            model=MODEL, messages=[user("Count to a thousand.")], stream=True, max_tokens=1000
         )
         async for _ in stream:
             break
         await stream.close()
 
-    def running() -> float:
-        with urllib.request.urlopen(f"http://{mesh.workers[0].ops_address}/metrics") as response:
-            lines = response.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("inferway_worker_num_requests_running"))
-
-    async with asyncio.timeout(5):
-        while running() != 0:
-            await asyncio.sleep(0.05)
+    await until(lambda: engine_load(mesh.workers[0]) == 0, 5, "the engine is free")

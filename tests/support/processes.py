@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,11 +9,14 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tests.support.json_lines import JsonLines
+from tests.support.probes import http_json, metric
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
@@ -27,6 +29,7 @@ class Process:
     def __init__(self, module: str, *args: str, env: Mapping[str, str] | None = None, wait: bool = True) -> None:
         self.module, self._args, self._env = module, args, env
         self._log_file = tempfile.NamedTemporaryFile("w+", prefix=f"{module}-", suffix=".log", delete=False)  # noqa: SIM115
+        self._log_lines = JsonLines(Path(self._log_file.name))
         self.popen = subprocess.Popen(
             [sys.executable, "-m", module, *args],
             cwd=ROOT,
@@ -36,7 +39,11 @@ class Process:
         )
         self.address = self.ops_address = ""
         if wait:
-            self.wait_listening()
+            try:
+                self.wait_listening()
+            except BaseException:
+                self.__exit__()
+                raise
 
     def wait_listening(self) -> None:
         event = self.wait_for_event("listening")
@@ -55,24 +62,18 @@ class Process:
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """The log's JSON lines, those of one event if named."""
-        lines = []
-        for line in self.log_text().splitlines():
-            try:
-                parsed = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(parsed, dict) and (name is None or parsed.get("event") == name):
-                lines.append(parsed)
-        return lines
+        lines = self._log_lines.read()
+        return [line for line in lines if name is None or line.get("event") == name]
 
     def wait_for_event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+        """The first log line of this event. Raises AssertionError, with the log, when the process ends without it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if events := self.events(name):
                 return events[0]
             if self.popen.poll() is not None:
                 raise AssertionError(f"{self.module} ended with {self.popen.returncode}:\n{self.log_text()[-4000:]}")
-            time.sleep(0.02)
+            time.sleep(0.01)
         raise AssertionError(f"{self.module} did not log {name!r} in {timeout_s} s:\n{self.log_text()[-4000:]}")
 
     def kill(self) -> None:
@@ -105,24 +106,6 @@ class Process:
         Path(self._log_file.name).unlink(missing_ok=True)
 
 
-def http_json(url: str, timeout_s: float = 5.0) -> tuple[int, Any]:
-    """Status and parsed body of a GET, error statuses included."""
-    try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as response:
-            return response.status, json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
-def wait_until(condition: Any, timeout_s: float, what: str) -> None:
-    """Poll `condition` until it is true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what}")
-        time.sleep(0.02)
-
-
 class Mesh:
     """Workers, a router and a gateway, as one installation. Everything is a real process on loopback."""
 
@@ -141,6 +124,8 @@ class Mesh:
         self.workers: list[Process] = []
         self.router: Process | None = None
         self.gateway: Process
+        # Killed, and followed by another at the same address; their logs are still of interest.
+        self._predecessors: list[Process] = []
 
     def __enter__(self) -> Mesh:
         try:
@@ -152,22 +137,36 @@ class Mesh:
 
     def _start(self) -> None:
         self.workers = [start_worker(*args) for args in self._worker_args]
-        addresses = ",".join(worker.address for worker in self.workers)
-        flags = ["--workers", addresses]
+        flags = ["--workers", self._worker_addresses()]
         if self._with_router:
-            self.router = Process(
-                "router",
-                "--listen",
-                "127.0.0.1:0",
-                "--ops-listen",
-                "127.0.0.1:0",
-                "--workers",
-                addresses,
-                *self._router_args,
-            )
+            self.router = self._start_router("127.0.0.1:0")
             flags = ["--routers", self.router.address]
         self.gateway = Process("gateway", "--listen", "127.0.0.1:0", *flags, *self._gateway_args)
         self.wait_ready()
+
+    def _worker_addresses(self) -> str:
+        return ",".join(worker.address for worker in self.workers)
+
+    def _start_router(self, listen: str) -> Process:
+        flags = ("--listen", listen, "--ops-listen", "127.0.0.1:0", "--workers", self._worker_addresses())
+        return Process("router", *flags, *self._router_args)
+
+    def start_worker_again(self, index: int) -> Process:
+        """Follow a worker that was killed: the same flags, the same address."""
+        old = self.workers[index]
+        assert old.popen.poll() is not None
+        self.workers[index] = start_worker(*self._worker_args[index], listen=old.address)
+        self._predecessors.append(old)
+        return self.workers[index]
+
+    def start_router_again(self) -> Process:
+        """Follow the router that was killed, at the same gRPC address; health and metrics get a new one."""
+        old = self.router
+        assert old is not None
+        assert old.popen.poll() is not None
+        self.router = self._start_router(old.address)
+        self._predecessors.append(old)
+        return self.router
 
     def wait_ready(self) -> None:
         wait_until(lambda: http_json(self.url("/health/ready"))[0] == 200, START_TIMEOUT_S, "gateway ready")
@@ -176,7 +175,8 @@ class Mesh:
         return f"http://{self.gateway.address}{path}"
 
     def processes(self) -> list[Process]:
-        found = [getattr(self, "gateway", None), self.router, *self.workers]
+        """All of this installation, those that were killed included."""
+        found = [getattr(self, "gateway", None), self.router, *self.workers, *self._predecessors]
         return [process for process in found if process is not None]
 
     def __exit__(
@@ -191,3 +191,9 @@ class Mesh:
 
 def start_worker(*args: str, listen: str = "127.0.0.1:0") -> Process:
     return Process("worker", "--listen", listen, "--ops-listen", "127.0.0.1:0", *args)
+
+
+def engine_load(worker: Process) -> int:
+    """Choices at a worker's engine, running and waiting, by its own report."""
+    page = f"http://{worker.ops_address}/metrics"
+    return int(sum(metric(page, f"inferway_worker_num_requests_{state}") for state in ("running", "waiting")))
