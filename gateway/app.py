@@ -38,6 +38,8 @@ from .worker_sessions import WorkerSessions
 log = logging.getLogger(__name__)
 
 _TICKS_A_FLUSH = 4
+_JOIN_S = 5.0
+_JOIN_POLL_S = 0.05
 # Time for the last in-band errors to leave after the drain limit.
 _LAST_WORDS_S = 1.0
 
@@ -103,6 +105,8 @@ class Gateway:
                 group.create_task(self._routing.run()),
                 group.create_task(self._tick()),
             ]
+            if self._config.listen_fd is not None:
+                await self._wait_to_join(signals.stop)
             await web.SockSite(runner, self._listener, backlog=BACKLOG).start()
             await signals.stop.wait()
             await self._drain(signals.stop_now)
@@ -110,6 +114,12 @@ class Gateway:
             for part in reversed(parts):
                 part.cancel()
         return STOPPED
+
+    async def _wait_to_join(self, stop: asyncio.Event) -> None:
+        """One of several processes accepts beside the others once it can serve, or after a while to say why not."""
+        deadline = time.monotonic() + _JOIN_S
+        while not self._readiness().is_ready and time.monotonic() < deadline and not stop.is_set():
+            await wait_for(stop, _JOIN_POLL_S)
 
     async def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
