@@ -53,6 +53,9 @@ class _JsonErrors(RequestHandler):
             error = ApiError(Reason.HEADERS_TOO_LARGE, "A header or the request line is above the size limit.")
         elif isinstance(exc, HttpProcessingError):
             error = ApiError(Reason.INVALID_REQUEST, "The request is not valid HTTP/1.1.")
+        elif isinstance(exc, ConnectionError):
+            # The client left just before its answer began: recorded already, and nobody reads what follows.
+            error = ApiError(Reason.CLIENT_CLOSED_REQUEST, "The client has gone.")
         else:
             # A fault of ours that no handler saw: middleware.Front ends every other.
             log.error("request_failed_outside_its_handler", exc_info=exc)

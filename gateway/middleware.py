@@ -77,14 +77,16 @@ class Front:
         self._write_timeout_s = write_timeout_s
         # After the drain delay: every answer closes its connection and inference is refused.
         self.shutting_down = False
+        # Inference requests being answered.
         self.in_flight = 0
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(_request_id(request), time.monotonic(), self._tenant_of(request), _traceparent(request))
         outcome = OK
         status = 0
-        self.in_flight += 1
-        self._metrics.in_flight.inc()
+        weight = 1 if self._is_inference(request) else 0  # a probe or a scrape is no load
+        self.in_flight += weight
+        self._metrics.in_flight.inc(weight)
         try:
             response = await self._answer(request, exchange)
             status = response.status
@@ -103,8 +105,8 @@ class Front:
             outcome, status = fault.reason.label, fault.status
             return self._refuse(fault, exchange)
         finally:
-            self.in_flight -= 1
-            self._metrics.in_flight.dec()
+            self.in_flight -= weight
+            self._metrics.in_flight.dec(weight)
             self._record(request, exchange, outcome, status, time.monotonic())
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:

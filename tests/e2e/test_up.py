@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from inferway.cli import probe
+from tests.support.waiting import until
 
 CHECKOUT = Path(__file__).parents[2]
 # For whatever should happen within seconds, on a machine that is busy with other things.
@@ -39,18 +40,21 @@ class Up:
     async def silent(self) -> None:
         """Everything that it wrote has been read."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(LIMIT_S):
-            while not self.process.stderr.at_eof():
-                await asyncio.sleep(0.02)
+        await until(self.process.stderr.at_eof, LIMIT_S, "the end of its words")
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(LIMIT_S):
-            while not condition():
-                assert self.process.returncode is None, self.err
-                await asyncio.sleep(0.02)
+    async def says(self, line: str) -> None:
+        """Returns once it has said this; it must not end before."""
+
+        def said() -> bool:
+            if line in self.out or line in self.err:
+                return True
+            assert self.process.returncode is None, self.err
+            return False
+
+        await until(said, LIMIT_S, line)
 
     async def serving(self) -> None:
-        await self.until(lambda: "Ctrl-C stops." in self.out)
+        await self.says("Ctrl-C stops.")
 
     @property
     def base_url(self) -> str:
@@ -115,6 +119,14 @@ async def up_in(folder: str, *arguments: str) -> AsyncIterator[Up]:
                 child.kill()
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """A zombie that nobody has reaped yet does not count."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def output_of(*command: str) -> str:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     async with asyncio.timeout(LIMIT_S):
@@ -161,7 +173,7 @@ async def test_a_killed_process_comes_back(name: str) -> None:
         await mesh.serving()
 
         mesh.children()[name].kill()
-        await mesh.until(lambda: "inferway: serving again" in mesh.err)
+        await mesh.says("inferway: serving again")
 
         assert f"inferway: {name} was killed by SIGKILL; starting it again in 0.5 s" in mesh.err
         answer = await output_of(sys.executable, "-c", mesh.example("Or with Python:", "Ctrl-C stops."))
@@ -175,9 +187,7 @@ async def test_nothing_is_left_of_a_killed_mesh() -> None:
         await mesh.serving()
         children = list(mesh.children().values())
         mesh.process.kill()
-        async with asyncio.timeout(LIMIT_S):
-            while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
-                await asyncio.sleep(0.02)
+        await until(lambda: not any(map(is_alive, children)), LIMIT_S, "all are gone")
 
 
 async def test_a_mistake_is_explained_and_ends_all(tmp_path: Path) -> None:

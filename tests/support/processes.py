@@ -169,7 +169,16 @@ class Mesh:
         return self.router
 
     def wait_ready(self) -> None:
-        wait_until(lambda: http_json(self.url("/health/ready"))[0] == 200, START_TIMEOUT_S, "gateway ready")
+        """Until each part has found all others; the gateway alone is ready with its first worker."""
+
+        def is_whole() -> bool:
+            if self.router is not None and http_json(f"http://{self.router.ops_address}/health/ready")[0] != 200:
+                return False
+            status, state = http_json(self.url("/health/ready"))
+            has_its_router = state["fallback"] == (self.router is None)
+            return status == 200 and has_its_router and state["workers"] == len(self.workers)
+
+        wait_until(is_whole, START_TIMEOUT_S, "gateway, router and all workers have found each other")
 
     def url(self, path: str = "") -> str:
         return f"http://{self.gateway.address}{path}"

@@ -15,9 +15,9 @@ from inferway.service import CannotStart
 
 
 def secret_of(**options: Any) -> str:
-    config = Config(
-        **{name: Secret(value) if name.endswith(("token", "secret")) else value for name, value in options.items()}
-    )
+    for name in options.keys() & {"internal_token", "cache_secret"}:
+        options[name] = Secret(options[name])
+    config = Config(**options)
     return cache_secret(config, InternalToken(config.internal_token, config.internal_token_file))
 
 
