@@ -38,7 +38,7 @@ from .worker_sessions import WorkerSessions
 log = logging.getLogger(__name__)
 
 _TICKS_A_FLUSH = 4
-_JOIN_S = 5.0
+_JOIN_S = 2.0
 _JOIN_POLL_S = 0.05
 # Time for the last in-band errors to leave after the drain limit.
 _LAST_WORDS_S = 1.0

@@ -68,7 +68,7 @@ def test_signals_are_told_to_children_once() -> None:
     with Process("gateway", *flags) as gateway:
         parent = psutil.Process(gateway.pid)
         url = f"http://{gateway.address}"
-        assert http_json(f"{url}/health") == (200, {"status": "ok"})
+        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
         wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
         asked = time.monotonic()
         for process in (*parent.children(), parent):
