@@ -8,8 +8,8 @@ PORT ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test test-unit test-component test-e2e test-slow bench protos format lint types \
-	check docs clean
+.PHONY: help setup setup-run run test test-unit test-component test-e2e test-slow test-sglang bench protos format lint \
+	types check docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,12 @@ test-e2e: setup ## Real processes with the real model
 test-slow: setup ## What takes minutes: ten thousand requests, three minutes of mixed traffic under failures
 	@$(PYTHON_BIN) -m pytest -m slow $(ARGS)
 
+test-sglang: ## The real SGLang on this CPU, in an environment of its own (3 GB; minutes)
+	@scripts/setup_sglang.sh
+	@.venv-sglang/bin/python -m scripts.prepare_sglang_models >/dev/null
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-sglang/bin/python -m pytest -W ignore --timeout 600 \
+		tests/component/test_engine_conformance.py tests/sglang -k sglang $(ARGS)
+
 bench: setup ## Measured figures, minutes (ARGS=delivery runs one); kept in benchmarks/results/local/
 	@$(PYTHON_BIN) -m benchmarks $(ARGS)
 
@@ -63,6 +69,6 @@ protos: setup ## Regenerate inferway/api/v1 from protos/
 docs: setup ## Regenerate docs/configuration.md and docs/errors.md from the code
 	@$(PYTHON_BIN) -m scripts.generate_docs
 
-clean: ## Remove .venv and all caches
-	@rm -rf .venv build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove .venv, .venv-sglang and all caches
+	@rm -rf .venv .venv-sglang .cache/sglang build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

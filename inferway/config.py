@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import sys
 import types
 import typing
@@ -44,11 +45,13 @@ def option(
     maximum: float | None = None,
     check: Callable[[str], object] | None = None,
     default_text: str = "",
+    is_rest: bool = False,
 ) -> Any:
     """Declare a field.
 
     `env` replaces the derived variable name, for options that services share. `check` looks at each text and raises
-    ValueError with what it must be. `default_text` is shown for a default that says nothing by itself.
+    ValueError with what it must be. `default_text` is shown for a default that says nothing by itself. `is_rest`: what
+    stands after "--" is, joined as a shell would read it, the value of this text.
     """
     metadata = {
         "doc": doc,
@@ -59,6 +62,7 @@ def option(
         "maximum": maximum,
         "check": check,
         "default_text": default_text,
+        "is_rest": is_rest,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -103,7 +107,8 @@ def load(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[
             if kind is tuple:
                 arguments["action"] = "append"
         parser.add_argument(flag_name(field), **arguments)
-    flags = vars(parser.parse_args(list(argv)))
+    own, rest = _split(list(argv), fields)
+    flags = vars(parser.parse_args(own)) | rest
 
     values: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -120,6 +125,15 @@ def load(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[
     if mistakes:
         raise ConfigError(mistakes)
     return cls(**values)
+
+
+def _split(argv: list[str], fields: Sequence[dataclasses.Field[Any]]) -> tuple[list[str], dict[str, str]]:
+    """The flags of the parser, and the value of the field that takes what stands after "--"."""
+    names = [field.name for field in fields if field.metadata["is_rest"]]
+    if not names or "--" not in argv:
+        return argv, {}
+    cut = argv.index("--")
+    return argv[:cut], {names[0]: shlex.join(argv[cut + 1 :])}
 
 
 def load_or_exit(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[str], *, prog: str = "") -> T:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from dataclasses import dataclass
 
 from inferway.config import Secret, option
 from inferway.net import host_and_port
 
-ENGINES = ("llamacpp", "scripted")
+ENGINES = ("llamacpp", "scripted", "sglang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +23,28 @@ class Config:
         "127.0.0.1:9101", "HTTP address of health and metrics; port 0 picks a free one", check=host_and_port
     )
     max_running: int | None = option(
-        None, "choices in the batch at most", minimum=1, default_text="8 for llamacpp, 256 for scripted"
+        None, "choices in the batch at most", minimum=1, default_text="8 for llamacpp, 256 for the others"
     )
     max_waiting: int | None = option(
         None,
         "choices admitted beyond the running ones at most",
         minimum=0,
-        default_text="64 for llamacpp, 1024 for scripted",
+        default_text="64 for llamacpp, 1024 for the others",
     )
-    model_path: str = option("", "llamacpp: model file", default_text="the bundled model")
-    model_name: str = option("", "llamacpp: public name of the model", default_text="the engine's own")
+    model_path: str = option(
+        "", "llamacpp: model file; sglang: model folder or name", default_text="llamacpp: the bundled model"
+    )
+    model_name: str = option("", "llamacpp, sglang: public name of the model", default_text="the engine's own")
     context_length: int | None = option(
         None, "prompt plus completion at most", unit="tokens", minimum=2, default_text="the engine's own"
     )
     threads: int | None = option(None, "llamacpp: threads", minimum=1, default_text="the engine's own choice")
+    engine_flags: str = option(
+        "",
+        "sglang: flags of SGLang's own command line, quoted as in a shell; or unquoted, behind all others and after --",
+        check=shlex.split,
+        is_rest=True,
+    )
     scripts: str = option("", "scripted: file of scripts (docs/scripted-engine.md)")
     capability: tuple[str, ...] = option((), "scripted: key=value to report, repeatable; key=false takes one away")
     record: str = option("", "scripted: file that gets a JSON line for every Generate and Abort")

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import importlib.util
 import itertools
+import json
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +24,17 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from inferway.errors import ApiError, Reason
-from worker.engine import Engine, EngineInfo, FinishReason, GenerateRequest, Output, Sampling, Step
+from worker.engine import (
+    Constraint,
+    Engine,
+    EngineInfo,
+    FinishReason,
+    GenerateRequest,
+    Output,
+    Sampling,
+    Step,
+    TokenLogprob,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -94,6 +106,8 @@ class Harness:
         self.engine = engine
         self.submitted: set[int] = set()
         self.tokens: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[TokenLogprob]] = {}
+        self.prompt_logprobs: dict[int, list[TokenLogprob]] = {}
         self.ends: dict[int, Output] = {}
         self.end_order: list[int] = []
         self.cached: dict[int, int | None] = {}
@@ -127,6 +141,9 @@ class Harness:
             elif output.cached_tokens is not None:
                 self.faults.append(f"cached_tokens of {key} twice")
             self.tokens.setdefault(key, []).extend(output.token_ids)
+            self.logprobs.setdefault(key, []).extend(output.logprobs)
+            if output.prompt_logprobs is not None:
+                self.prompt_logprobs[key] = list(output.prompt_logprobs)
             if output.finish_reason is not None or output.error is not None:
                 self.ends[key] = output
                 self.end_order.append(key)
@@ -159,6 +176,9 @@ class Harness:
         priority: int = 0,
         cache_salt: bytes = b"",
         choice_index: int = 0,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: bool = False,
         **sampling: Any,
     ) -> int:
         key = next(self._keys)
@@ -174,6 +194,9 @@ class Harness:
                     priority=priority,
                     cache_salt=cache_salt,
                     choice_index=choice_index,
+                    constraint=constraint,
+                    logprobs=logprobs,
+                    prompt_logprobs=prompt_logprobs,
                 )
             )
         finally:
@@ -468,6 +491,81 @@ async def test_load_counts_at_once(engine: Harness) -> None:
     assert load.num_requests_running + load.num_requests_waiting == len(keys)
     await engine.ended(*keys)
     assert engine.is_idle()
+
+
+async def test_logprobs(engine: Harness) -> None:
+    """Each token comes with its log-probability and the best others, and a greedy one is the best."""
+    engine.has("logprobs")
+    key = await engine.run("Tell me a story.", max_tokens=8, ignore_eos=True, logprobs=3)
+    given = engine.logprobs[key]
+    assert [one.token_id for one in given] == engine.tokens[key]
+    for one in given:
+        assert one.logprob is not None
+        assert one.logprob <= 0
+        assert len(one.top) == 3
+        assert one.top[0] == (one.token_id, pytest.approx(one.logprob, abs=1e-3))
+        assert [value for _, value in one.top] == sorted((value for _, value in one.top), reverse=True)
+    plain = await engine.run("Tell me a story.", max_tokens=8, ignore_eos=True)
+    assert not engine.logprobs[plain]
+    assert engine.tokens[plain] == engine.tokens[key]
+
+
+async def test_prompt_logprobs(engine: Harness) -> None:
+    """Each token of the prompt comes with its log-probability, but for the first, which nothing comes before."""
+    engine.has("logprobs")
+    prompt = engine.prompt("What is the capital of France?")
+    key = await engine.run(prompt, max_tokens=1, logprobs=0, prompt_logprobs=True)
+    given = engine.prompt_logprobs[key]
+    assert [one.token_id for one in given] == prompt
+    assert given[0].logprob is None
+    assert all(one.logprob is not None and one.logprob <= 0 for one in given[1:])
+
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"]}
+CONSTRAINTS = [
+    Constraint("json_schema", json.dumps({**SCHEMA, "additionalProperties": False})),
+    Constraint("regex", r"(yes|no) [0-9]{3}"),
+    Constraint("ebnf", 'root ::= "<" [a-c]+ ">"'),
+    Constraint(
+        "structural_tag",
+        json.dumps({"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {"type": "boolean"}}}),
+    ),
+]
+MATCHES = {
+    "json_schema": r"\s*\{\s*\"age\"\s*:\s*-?\d+\s*\}\s*",
+    "regex": r"(yes|no) [0-9]{3}",
+    "ebnf": r"<[abc]+>",
+    "structural_tag": r"\s*(true|false)\s*",
+}
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda constraint: constraint.kind)
+async def test_constraint(engine: Harness, constraint: Constraint) -> None:
+    """A completion matches its grammar from the first token to the end of its turn."""
+    engine.has(f"constraint.{constraint.kind}")
+    key = await engine.run("How old are you?", constraint=constraint, max_tokens=60, temperature=1.0)
+    text = engine.tokenizer.decode(engine.tokens[key], skip_special_tokens=True)
+    whole = engine.ends[key].finish_reason is FinishReason.STOP
+    # The letters of the ebnf may go on until max_tokens.
+    assert re.fullmatch(MATCHES[constraint.kind] if whole else r"<[abc]*|\s*\{[\s\S]*", text), text
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [Constraint("json_schema", '{"type": "no such type"}'), Constraint("regex", "(a"), Constraint("ebnf", "root ::=")],
+    ids=lambda constraint: constraint.kind,
+)
+async def test_constraint_that_is_none(engine: Harness, constraint: Constraint) -> None:
+    """A grammar that does not compile is the request's own fault, by name, and the engine goes on."""
+    engine.has(f"constraint.{constraint.kind}")
+    neighbour = engine.submit("Tell me a story.", max_tokens=10, ignore_eos=True)
+    key = await engine.run("How old are you?", constraint=constraint, max_tokens=10)
+    error = engine.ends[key].error
+    assert error is not None
+    assert (error.reason, error.param) == (Reason.INVALID_REQUEST, constraint.kind)
+    assert not engine.tokens[key]
+    await engine.ended(neighbour)
+    assert len(engine.tokens[neighbour]) == 10
 
 
 async def test_close(case: Case) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 from typing import Any
 
 from ..config import Config
@@ -9,13 +11,15 @@ from ..engine import Engine
 
 
 class EngineNotInstalled(Exception):
-    """What the engine needs is not installed; the message says how to install it."""
+    """Something that the engine needs is not there; the message says what to do."""
 
 
 def build(config: Config, worker_id: str) -> Engine:
     """The configured engine, not started. Raises EngineNotInstalled."""
     try:
-        return _scripted(config, worker_id) if config.engine == "scripted" else _llamacpp(config)
+        if config.engine == "scripted":
+            return _scripted(config, worker_id)
+        return _sglang(config) if config.engine == "sglang" else _llamacpp(config)
     except ImportError as error:
         extra = "worker" if config.engine == "scripted" else config.engine
         raise EngineNotInstalled(
@@ -50,6 +54,22 @@ def _llamacpp(config: Config) -> Engine:
         model_path=config.model_path or None,
         model_name=config.model_name or None,
         threads=config.threads,
+        **_given(context_length=config.context_length, max_running=config.max_running, max_waiting=config.max_waiting),
+    )
+    return engine
+
+
+def _sglang(config: Config) -> Engine:
+    if not config.model_path:
+        raise EngineNotInstalled("the engine sglang needs a model: --model-path FOLDER")
+    if importlib.util.find_spec("sglang") is None:
+        raise EngineNotInstalled("the engine sglang needs an environment of its own, made by scripts/setup_sglang.sh")
+    from .sglang import SglangEngine
+
+    engine: Engine = SglangEngine(
+        model_path=config.model_path,
+        model_name=config.model_name or None,
+        flags=shlex.split(config.engine_flags),
         **_given(context_length=config.context_length, max_running=config.max_running, max_waiting=config.max_waiting),
     )
     return engine

@@ -1,0 +1,88 @@
+"""What the worker says of the model that SGLang serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...engine import ModelInfo
+from .launch import Sglang
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "max_tokens",
+    "min_tokens",
+    "ignore_eos",
+    "logit_bias",
+    "stop",
+    "n",
+    "logprobs",
+)
+CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
+def describe(sglang: Sglang, name: str | None) -> ModelInfo:
+    """`name` None: that of --served-model-name, or of the model's folder. Raises OSError without a fast tokenizer."""
+    manager, settings = sglang.manager, sglang.settings
+    folder = Path(settings["model_path"])
+    tokenizer = manager.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise OSError(f"the tokenizer of {folder} has no tokenizer.json form, which gateways need")
+    file = folder / "tokenizer.json"
+    served = settings["served_model_name"] if settings["served_model_name"] != settings["model_path"] else None
+    return ModelInfo(
+        name=name or served or folder.name.lower(),
+        # The longest prompt that SGLang takes is one token shorter, and with any prompt it computes what is left.
+        context_length=sglang.scheduler_info["max_req_input_len"],
+        tokenizer_json=file.read_bytes() if file.is_file() else backend.to_str().encode(),
+        vocab_size=manager.model_config.vocab_size,
+        chat_template=_template(tokenizer.chat_template),
+        bos_token=tokenizer.bos_token or "",
+        eos_token=tokenizer.eos_token or "",
+        block_size=settings["page_size"],
+        created=int(folder.stat().st_mtime) if folder.is_dir() else 0,
+        capabilities=capabilities(sglang),
+    )
+
+
+def capabilities(sglang: Sglang) -> tuple[str, ...]:
+    settings = sglang.settings
+    names: list[str] = []
+    if sglang.manager.is_generation:
+        names += SAMPLING
+        if takes_seed(settings):
+            names.append("seed")
+        if settings["grammar_backend"] != "none":
+            names += (f"constraint.{kind}" for kind in CONSTRAINTS)
+    else:
+        names.append("embeddings")
+    if settings["enable_lora"]:
+        names.append("adapter")
+    return tuple(names)
+
+
+def takes_seed(settings: Mapping[str, Any]) -> bool:
+    """SGLang takes a seed always, and keeps to it only then."""
+    return bool(settings["enable_deterministic_inference"])
+
+
+def publishes_events(sglang: Sglang) -> bool:
+    """With data parallelism a worker has several caches, and a block hash would not say which."""
+    settings = sglang.settings
+    has_cache = sglang.manager.is_generation and not settings["disable_radix_cache"]
+    return bool(has_cache and settings["dp_size"] == 1)
+
+
+def _template(template: str | Mapping[str, str] | None) -> str:
+    """Some models have several by name."""
+    if isinstance(template, Mapping):
+        return template.get("default", "")
+    return template or ""
