@@ -15,6 +15,7 @@ from inferway import logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.grpc_util import error_to_proto
 from inferway.lifecycle import wait_for
+from inferway.sampling import RANGES
 
 from .core.choice import Delta, Usage
 from .engine import BlocksRemoved, BlocksStored, FinishReason, GenerateRequest, KvEvent, ModelInfo, Sampling
@@ -37,18 +38,6 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORTED: types_pb2.FINISH_REASON_ABORTED,
 }
-_OPTIONAL_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "seed",
-    "max_tokens",
-    "min_tokens",
-)
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServicer):
@@ -212,7 +201,7 @@ def _request(generate: worker_pb2.Generate) -> GenerateRequest:
 
 
 def _sampling(sampling: types_pb2.Sampling) -> Sampling:
-    given = {name: getattr(sampling, name) for name in _OPTIONAL_SAMPLING if sampling.HasField(name)}
+    given = {name: getattr(sampling, name) for name in RANGES if sampling.HasField(name)}
     return Sampling(**given, ignore_eos=sampling.ignore_eos, logit_bias=dict(sampling.logit_bias))
 
 
