@@ -90,8 +90,14 @@ class ProcessGroup:
                         await self._carry_out(action, waiters)
                     actions = await self._next_actions()
         finally:
-            for name in self._running:
-                self._signal(name, signal.SIGKILL)
+            await self._kill_all()
+
+    async def _kill_all(self) -> None:
+        """Returns when each has been reaped, so that nothing of them is left to the event loop."""
+        for name in self._running:
+            self._signal(name, signal.SIGKILL)
+        for process in self._running.values():
+            await process.wait()
 
     async def _next_actions(self) -> list[Action]:
         deadline = self._supervisor.next_deadline()
