@@ -1,17 +1,20 @@
 """What a session has to send, bounded whatever its reader does.
 
-Deltas wait by key, in the order in which their keys first moved. While the writer is busy, deltas of one key grow
-together: text is appended, counts are replaced, and so a slow reader costs one pending delta a choice, not one a
-token. `take` cuts them into messages under a size limit. When the bytes that wait pass `limit_bytes`, the largest
-choices are given up: their text is dropped, an error takes its place, and their keys are returned to be aborted.
+Deltas wait by key. While the writer is busy, deltas of one key grow together: text is appended, counts are replaced,
+and so a slow reader costs one pending delta a choice, not one a token. `take` cuts what waits into messages under a
+size limit, round by round: a round is what waited when it began, smallest first, so that a token does not wait for the
+floods beside it and a flood only for one round. When the bytes that wait pass `limit_bytes`, the largest choices are
+given up: their text is dropped, an error takes its place, and their keys are returned to be aborted.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 from inferway.errors import ApiError, Reason
 
-from ..engine import FinishReason
-from .choice import Delta, Usage
+from .choice import Delta
 
 # A StepBatch stays under 256 KiB (worker.proto); the rest is room for what an estimate misses.
 BATCH_BYTES = 252 << 10
@@ -21,23 +24,28 @@ _FIXED_BYTES = 96
 
 
 class Pending:
-    """One key's share of the outbox."""
+    """One key's share of the outbox: its newest delta, and the texts of all once they are several."""
 
-    __slots__ = ("completion_tokens", "error", "finish_reason", "sent", "size_bytes", "texts", "usage")
+    __slots__ = ("delta", "size_bytes", "texts")
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        # Leading texts that a cut has sent already.
-        self.sent = 0
-        self.size_bytes = _FIXED_BYTES
-        self.completion_tokens = 0
-        self.finish_reason: FinishReason | None = None
-        self.usage: Usage | None = None
-        self.error: ApiError | None = None
+    def __init__(self, delta: Delta, size_bytes: int) -> None:
+        self.delta = delta
+        self.texts: deque[str] | None = None
+        self.size_bytes = size_bytes
 
-    @property
-    def is_last(self) -> bool:
-        return self.finish_reason is not None or self.error is not None
+    def merge(self, delta: Delta) -> None:
+        if self.texts is None:
+            self.texts = deque((self.delta.text,))
+        self.texts.append(delta.text)
+        waiting, self.delta = self.delta, delta
+        delta.finish_reason = delta.finish_reason or waiting.finish_reason
+        delta.usage = delta.usage or waiting.usage
+        delta.error = delta.error or waiting.error
+
+    def whole(self) -> Delta:
+        if self.texts is not None:
+            self.delta.text = "".join(self.texts)
+        return self.delta
 
 
 class Outbox:
@@ -46,6 +54,8 @@ class Outbox:
         self._batch_bytes = batch_bytes
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
+        # What is left of the present round, the next one last.
+        self._round: list[tuple[int, Pending]] = []
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -59,36 +69,34 @@ class Outbox:
         """An upper estimate of what waits."""
         return self._size_bytes
 
-    def put(self, key: int, delta: Delta) -> list[int]:
-        """Add a delta; returns the keys that had to be given up, nearly always none."""
+    def put(self, key: int, delta: Delta) -> Sequence[int]:
+        """Add a delta, the outbox's own from now on; returns the keys that had to be given up, nearly always none."""
+        size_bytes = _text_bytes(delta.text)
+        if delta.error is not None:
+            size_bytes += _text_bytes(delta.error.message)
         pending = self._pending.get(key)
         if pending is None:
-            pending = self._pending[key] = Pending()
-            self._size_bytes += _FIXED_BYTES
-        if delta.text:
-            pending.texts.append(delta.text)
-            self._grow(pending, _text_bytes(delta.text))
-        if delta.error is not None:
-            pending.error = delta.error
-            self._grow(pending, _text_bytes(delta.error.message))
-        pending.completion_tokens = delta.completion_tokens
-        if delta.finish_reason is not None:
-            pending.finish_reason = delta.finish_reason
-        if delta.usage is not None:
-            pending.usage = delta.usage
-        return self._give_up_largest() if self._size_bytes > self._limit_bytes else []
+            self._pending[key] = Pending(delta, _FIXED_BYTES + size_bytes)
+            self._size_bytes += _FIXED_BYTES + size_bytes
+        else:
+            pending.merge(delta)
+            self._grow(pending, size_bytes)
+        return self._give_up_largest() if self._size_bytes > self._limit_bytes else ()
 
     def take(self) -> list[tuple[int, Delta]]:
-        """The next message's deltas, oldest key first; empty when nothing waits."""
+        """The next message's deltas; empty when nothing waits."""
         batch: list[tuple[int, Delta]] = []
         room = self._batch_bytes
         while self._pending:
-            key, pending = next(iter(self._pending.items()))
+            if not self._round:
+                self._begin_round()
+            key, pending = self._round[-1]
             if pending.size_bytes <= room:
+                self._round.pop()
                 del self._pending[key]
                 self._size_bytes -= pending.size_bytes
                 room -= pending.size_bytes
-                batch.append((key, _delta(pending)))
+                batch.append((key, pending.whole()))
             elif batch:
                 break
             else:
@@ -96,59 +104,62 @@ class Outbox:
                 break
         return batch
 
+    def _begin_round(self) -> None:
+        self._round = sorted(self._pending.items(), key=_size_bytes)
+        self._round.reverse()
+
     def _cut(self, pending: Pending) -> Delta:
         """As much of a delta that is larger than a message as fits into one; the rest stays first in line."""
         room = self._batch_bytes - _FIXED_BYTES
-        shown: list[str] = []
-        while pending.sent < len(pending.texts):
-            text = pending.texts[pending.sent]
+        if pending.texts is None:
+            pending.texts = deque((pending.delta.text,))
+        texts, shown = pending.texts, []
+        while texts:
+            text = texts.popleft()
             size_bytes = _text_bytes(text)
             if size_bytes > room:
-                if not shown:
-                    # Four bytes is the most that UTF-8 makes of a character.
-                    shown.append(text[: room // 4])
-                    pending.texts[pending.sent] = rest = text[room // 4 :]
+                # Four bytes is the most that UTF-8 makes of a character.
+                fits = 0 if shown else room // 4
+                rest = text[fits:]
+                texts.appendleft(rest)
+                if fits:
+                    shown.append(text[:fits])
                     self._grow(pending, _text_bytes(rest) - size_bytes)
                 break
             shown.append(text)
-            pending.sent += 1
             room -= size_bytes
             self._grow(pending, -size_bytes)
-        usage = pending.usage
-        if not pending.is_last:
-            pending.usage = None
-        return Delta("".join(shown), pending.completion_tokens, usage=usage)
+        delta = pending.delta
+        usage = delta.usage
+        if delta.finish_reason is None and delta.error is None:
+            delta.usage = None  # told; the last delta's is told with it
+        return Delta("".join(shown), delta.completion_tokens, usage=usage)
 
     def _grow(self, pending: Pending, size_bytes: int) -> None:
         pending.size_bytes += size_bytes
         self._size_bytes += size_bytes
 
     def _give_up_largest(self) -> list[int]:
-        given_up = []
+        given_up: list[int] = []
         by_size = sorted(self._pending, key=lambda key: self._pending[key].size_bytes, reverse=True)
         for key in by_size:
             # Well below the limit, so that the next token does not come here again.
             if self._size_bytes <= self._limit_bytes * 3 // 4:
                 break
             pending = self._pending[key]
-            if pending.error is None:
-                ended = pending.finish_reason is not None
-                self._size_bytes -= pending.size_bytes
-                pending.texts, pending.sent, pending.size_bytes = [], 0, _FIXED_BYTES
-                self._size_bytes += _FIXED_BYTES
-                pending.finish_reason = None
-                pending.error = ApiError(
-                    Reason.OVERLOADED, "Too much output waited unread for this request; it was given up."
-                )
-                self._grow(pending, _text_bytes(pending.error.message))
-                if not ended:
+            delta = pending.delta
+            if delta.error is None:
+                if delta.finish_reason is None:
                     given_up.append(key)
+                error = ApiError(Reason.OVERLOADED, "Too much output waited unread for this request; it was given up.")
+                pending.delta = Delta("", delta.completion_tokens, usage=delta.usage, error=error)
+                pending.texts = None
+                self._grow(pending, _FIXED_BYTES + _text_bytes(error.message) - pending.size_bytes)
         return given_up
 
 
-def _delta(pending: Pending) -> Delta:
-    text = "".join(pending.texts[pending.sent :] if pending.sent else pending.texts)
-    return Delta(text, pending.completion_tokens, pending.finish_reason, pending.usage, pending.error)
+def _size_bytes(item: tuple[int, Pending]) -> int:
+    return item[1].size_bytes
 
 
 def _text_bytes(text: str) -> int:

@@ -19,7 +19,7 @@ def drain(outbox: Outbox) -> list[list[tuple[int, Delta]]]:
 
 
 def test_deltas_of_one_step_leave_in_one_message() -> None:
-    """Each key once, in the order in which they came."""
+    """Each key once, those of one size in the order in which they came."""
     outbox = Outbox()
     for key in (3, 1, 2):
         outbox.put(key, Delta("x", 1))
@@ -35,7 +35,7 @@ def test_while_the_writer_is_busy_deltas_of_a_key_grow_together() -> None:
     outbox.put(2, Delta("z", 1))
     outbox.put(1, Delta("b", 2))
     outbox.put(1, Delta("c", 3, FinishReason.STOP, Usage(5, 3, 2)))
-    assert outbox.take() == [(1, Delta("abc", 3, FinishReason.STOP, Usage(5, 3, 2))), (2, Delta("z", 1))]
+    assert outbox.take() == [(2, Delta("z", 1)), (1, Delta("abc", 3, FinishReason.STOP, Usage(5, 3, 2)))]
 
 
 def test_the_first_usage_survives_a_merge() -> None:
@@ -57,7 +57,20 @@ def test_a_text_larger_than_a_message_is_cut_and_its_end_comes_last() -> None:
     assert "".join(part.text for part in parts) == text
     assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + [FinishReason.STOP]
     assert all(sum(len(delta.text.encode()) for _, delta in batch) < 1_000 for batch in batches)
-    assert batches[-1][-1] == (2, Delta("z", 1))
+    assert batches[0][0] == (2, Delta("z", 1))
+
+
+def test_a_token_does_not_wait_for_the_floods_beside_it() -> None:
+    """The smallest go first; a flood waits for the round in which it is, not for the next."""
+    outbox = Outbox(batch_bytes=1_000)
+    for key in range(5):
+        outbox.put(key, Delta("x" * 600, 1))
+    outbox.put(5, Delta("token", 1))
+    first = outbox.take()
+    assert [key for key, _ in first] == [5, 0]
+    outbox.put(6, Delta("token", 1))
+    outbox.put(0, Delta("x" * 500, 2))
+    assert [key for batch in drain(outbox) for key, _ in batch] == [1, 2, 3, 4, 6, 0]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.text("aé👋", max_size=60), st.booleans()), max_size=40))
@@ -83,7 +96,7 @@ def test_above_the_limit_the_largest_choices_are_given_up() -> None:
     """They lose their text, get an error and are named, so that they are aborted; small ones keep all."""
     outbox = Outbox(limit_bytes=10_000)
     outbox.put(1, Delta("small", 1))
-    assert outbox.put(2, Delta("x" * 6_000, 1)) == []
+    assert outbox.put(2, Delta("x" * 6_000, 1)) == ()
     assert outbox.put(3, Delta("y" * 6_000, 1)) == [2]
     deltas = dict(pair for batch in drain(outbox) for pair in batch)
     assert deltas[1].text == "small"
