@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from inferway.blocks import block_hashes
 from inferway.errors import ApiError
@@ -87,9 +88,13 @@ class Batch:
         self._cancelled: list[Job] = []
         self._arrivals = 0
         self._reserved_blocks = 0
-        self._step_ends_at = float("-inf")
+        self._step_ends_at = -inf
         # Someone came after the present step had begun, so that the next one has somebody to admit.
         self._has_newcomer = False
+        # Of the decoding jobs, which change only within a step.
+        self._next_due_at = inf
+        # Of their prompts, what fills no block.
+        self._tail_tokens = 0
         self._events: list[KvEvent] = []
         self._todo_tokens = 0
         self._said_tokens = 0
@@ -127,7 +132,7 @@ class Batch:
         if self._cancelled or self._prefilling or self._events or self._has_newcomer:
             return self._step_ends_at
         if self._decoding:
-            return max(self._step_ends_at, min(job.due_at for job in self._decoding.values()))
+            return max(self._step_ends_at, self._next_due_at)
         return None
 
     def step(self, *, now: float) -> StepResult:
@@ -142,14 +147,14 @@ class Batch:
         for job in list(self._decoding.values()):
             if job.due_at <= now:
                 self._say(job, now, result)
+        self._next_due_at = min((job.due_at for job in self._decoding.values()), default=inf)
         self._start_step(now)
         result.kv_events, self._events = self._events, []
         return result
 
     def load(self) -> Load:
         running = len(self._prefilling) + len(self._decoding)
-        # Prompt tokens in blocks that are not in the cache yet, and tokens said.
-        private = self._private_tokens()
+        private = self._tail_tokens + self._said_tokens
         return Load(
             num_requests_running=running,
             num_requests_waiting=self._num_waiting,
@@ -158,10 +163,6 @@ class Batch:
             kv_total_tokens=self.kv_tokens,
             prefill_tokens_per_s=self._prefill_tokens_per_s,
         )
-
-    def _private_tokens(self) -> int:
-        tails = sum(len(job.prompt) % self._block_size for job in self._decoding.values())
-        return tails + self._said_tokens
 
     def _start_step(self, now: float) -> None:
         self._has_newcomer = False
@@ -231,6 +232,7 @@ class Batch:
             self._prefilling.remove(job)
             self._store(job, len(job.hashes))
             self._decoding[job.key] = job
+            self._tail_tokens += len(job.prompt) % self._block_size
             job.due_at = now + (job.play.next.delay_s if job.play.next is not None else 0.0)
 
     def _store(self, job: Job, blocks: int) -> None:
@@ -264,11 +266,13 @@ class Batch:
         job.due_at = (job.due_at if now - job.due_at < delay else now) + delay
 
     def _output(self, job: Job, beat: Beat) -> Output:
+        room = job.limit_tokens - len(job.said)
+        if beat.is_plain and job.has_output and len(beat.token_ids) < room:
+            return Output(job.key, beat.token_ids)
         counts, token_ids, finish = beat.counts, beat.token_ids, beat.finish
         ends_with_stop_token = beat.ends_with_stop_token
         error: ApiError | None = beat.failure.error if beat.failure is not None else None
         completion = counts.completion
-        room = job.limit_tokens - len(job.said)
         if error is None and len(token_ids) >= room and (finish is None or len(token_ids) > room):
             ending = job.play.next
             if len(token_ids) == room and ending is not None and _only_finishes(ending):
@@ -306,6 +310,8 @@ class Batch:
             return
         if self._decoding.pop(job.key, None) is None:
             self._prefilling.remove(job)
+        else:
+            self._tail_tokens -= len(job.prompt) % self._block_size
         self._said_tokens -= len(job.said)
         blocks = (len(job.prompt) - job.todo_tokens + len(job.said)) // self._block_size
         if blocks > len(job.hashes):

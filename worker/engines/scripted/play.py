@@ -8,7 +8,7 @@ echo. An echo says the tokens of the last user message, one a beat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 from ...engine import FinishReason
@@ -26,6 +26,11 @@ class Beat:
     ends_with_stop_token: bool = False
     counts: Counts = COUNTED
     failure: Failure | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Tokens and nothing else."""
+        return self.finish is None and self.failure is None and self.counts is COUNTED and not self.ends_with_stop_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +88,38 @@ def _perform(items: Sequence[Item], part: Part) -> Iterator[Beat]:
     waited_s = 0.0
     for item in items:
         waited_s += item.sleep_s
-        for time in range(item.repeat):
-            if time:
-                waited_s += item.gap_s
-            for beat in _beats_of(item, part, waited_s):
-                yield beat
-                waited_s = 0.0
-                if beat.finish is not None or beat.failure is not None:
-                    return
+        beats = _beats_of(item, part) if item.repeat else ()
+        if not beats:
+            waited_s += item.gap_s * max(item.repeat - 1, 0)
+            continue
+        yield from _after(waited_s, beats)
+        waited_s = 0.0
+        if beats[-1].finish is not None or beats[-1].failure is not None:
+            return
+        again = _after(item.gap_s, beats)
+        for _ in range(item.repeat - 1):
+            yield from again
     yield Beat(waited_s, finish=FinishReason.STOP, is_implied=True)
 
 
-def _beats_of(item: Item, part: Part, delay_s: float) -> Iterator[Beat]:
+def _after(delay_s: float, beats: Sequence[Beat]) -> Sequence[Beat]:
+    return (replace(beats[0], delay_s=delay_s), *beats[1:])
+
+
+def _beats_of(item: Item, part: Part) -> Sequence[Beat]:
+    """What the item says once; only its last beat can be the end."""
     if item.per_prompt:
         texts = item.per_prompt.get(part.message_text(), ())
-        if texts:
-            yield Beat(delay_s, (part.token_id(texts[part.choice_index % len(texts)].encode()),))
-    elif item.echo:
-        yield Beat(delay_s, part.message_ids())
-    elif item.is_output or item.failure is not None:
-        token_ids = tuple(part.token_id(token) for token in item.tokens)
-        if item.failure is not None and (token_ids or item.counts != COUNTED):
-            yield Beat(delay_s, token_ids, counts=item.counts)
-            yield Beat(failure=item.failure)
-        else:
-            stop_token = item.matched_token and bool(token_ids)
-            yield Beat(delay_s, token_ids, item.finish, False, stop_token, item.counts, item.failure)
+        return [Beat(token_ids=(part.token_id(texts[part.choice_index % len(texts)].encode()),))] if texts else []
+    if item.echo:
+        return [Beat(token_ids=part.message_ids())]
+    if not item.is_output and item.failure is None:
+        return []
+    token_ids = tuple(part.token_id(token) for token in item.tokens)
+    if item.failure is not None and (token_ids or item.counts != COUNTED):
+        return [Beat(token_ids=token_ids, counts=item.counts), Beat(failure=item.failure)]
+    stop_token = item.matched_token and bool(token_ids)
+    return [Beat(0.0, token_ids, item.finish, False, stop_token, item.counts, item.failure)]
 
 
 def _echo(part: Part) -> Iterator[Beat]:
