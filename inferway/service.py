@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -24,6 +25,10 @@ from inferway.net import CannotListen, check_exposure
 log = logging.getLogger(__name__)
 
 STOPPED, FAILED, CANNOT_START = 0, 1, 2
+
+# Objects made since the last search for unreachable cycles. Tokens leave none, and requests few; at Python's 700 the
+# searches took 7 % of a gateway's CPU time.
+_GC_THRESHOLD = 20_000
 
 
 class CannotStart(Exception):
@@ -81,6 +86,7 @@ def main(
             if refusal is not None:
                 raise CannotStart(refusal)
         logs.event(log, "config", **effective(config))
+        gc.set_threshold(_GC_THRESHOLD)
         return uvloop.run(_run(build, config))
     except (CannotListen, CannotStart, ConfigError) as error:
         for line in str(error).splitlines():
