@@ -3,7 +3,8 @@
     python -m benchmarks.token_path [--streams 256 32] [--tokens 128]
 
 One gateway process, one router, one scripted worker at 20 ms steps; stop strings, usage, metrics and the request
-log are on. The floor is `socket.send` of one frame to a socket that another process reads.
+log are on. The floor is `socket.send` of one frame to a socket that another process reads. Both are measured in each
+round, since a shared machine changes its pace; the ratio is the median of the rounds'.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
 import uvloop
 
-from benchmarks.report import write_report
+from benchmarks.report import process_cpu_s, write_report
 from tests.support.processes import Mesh
 from tests.support.raw_client import EventStream
 
@@ -52,18 +52,18 @@ def socket_write_us(connections: int, frame_bytes: int, rounds: int = 60) -> flo
     for peer in sockets:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     frame = b"x" * frame_bytes
-    costs = []
+    spent = 0.0
     for _ in range(rounds):
         before = time.process_time()
         for peer in sockets:
             peer.send(frame)
-        costs.append((time.process_time() - before) / connections)
+        spent += time.process_time() - before
         time.sleep(0.02)  # as the gateway between two steps
     for peer in sockets:
         peer.close()
     reader.wait()
     reader.stdout.close()
-    return statistics.median(costs) * 1e6
+    return spent / (rounds * connections) * 1e6
 
 
 def body(tokens: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ async def _load(address: str, streams: int, tokens: int, script: str) -> int:
     return sum(counts)
 
 
-def measure(streams: int, tokens: int, repeats: int) -> dict[str, float]:
+def measure(streams: int, tokens: int, rounds: int) -> dict[str, float]:
     """Gateway CPU per streamed token, the whole of each request included."""
     with TemporaryDirectory() as directory:
         scripts = Path(directory) / "scripts.json"
@@ -100,24 +100,20 @@ def measure(streams: int, tokens: int, repeats: int) -> dict[str, float]:
         worker = ["--engine", "scripted", "--scripts", str(scripts), "--step-ms", "20"]
         worker += ["--max-running", str(streams + 64)]
         with Mesh(workers=[worker]) as mesh:
-            gateway = psutil.Process(mesh.gateway.pid)
             uvloop.run(_load(mesh.gateway.address, streams, tokens, "tokens"))  # warm
-            costs, frames = [], 0
-            for _ in range(repeats):
-                before = gateway.cpu_times()
+            costs, floors, frames = [], [], 0
+            for _ in range(rounds):
+                before = process_cpu_s(mesh.gateway.pid)
                 frames = uvloop.run(_load(mesh.gateway.address, streams, tokens, "tokens"))
-                after = gateway.cpu_times()
-                spent = after.user + after.system - before.user - before.system
-                costs.append(spent / (streams * tokens) * 1e6)
-            floor = socket_write_us(streams, 230)
-    cost = statistics.median(costs)
+                costs.append((process_cpu_s(mesh.gateway.pid) - before) / (streams * tokens) * 1e6)
+                floors.append(socket_write_us(streams, 230))
     return {
         "streams": streams,
         "tokens": tokens,
         "writes_a_token": frames / (streams * tokens),
-        "gateway_cpu_us_a_token": round(cost, 2),
-        "socket_write_us": round(floor, 2),
-        "ratio": round(cost / floor, 2),
+        "gateway_cpu_us_a_token": round(statistics.median(costs), 2),
+        "socket_write_us": round(statistics.median(floors), 2),
+        "ratio": round(statistics.median(cost / floor for cost, floor in zip(costs, floors, strict=True)), 2),
     }
 
 
@@ -125,9 +121,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--streams", type=int, nargs="+", default=[256, 32])
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    rows = [measure(streams, options.tokens, options.repeats) for streams in options.streams]
+    rows = [measure(streams, options.tokens, options.rounds) for streams in options.streams]
     write_report("token_path", rows)
 
 
