@@ -113,7 +113,8 @@ class Outbox:
         room = self._batch_bytes - _FIXED_BYTES
         if pending.texts is None:
             pending.texts = deque((pending.delta.text,))
-        texts, shown = pending.texts, []
+        texts = pending.texts
+        shown: list[str] = []
         while texts:
             text = texts.popleft()
             size_bytes = _text_bytes(text)
