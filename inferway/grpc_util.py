@@ -22,6 +22,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 # A dead peer is noticed within keepalive time + timeout: 10 s.
 _KEEPALIVE_TIME_MS = 5_000
 _KEEPALIVE_TIMEOUT_MS = 3_000
+_WINDOW_BYTES = 1 << 20
 
 _COMMON_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -32,6 +33,9 @@ _COMMON_OPTIONS = [
     ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # A window of some step batches, the same from the first byte on, instead of one that pings feel their way to.
+    ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+    ("grpc.http2.bdp_probe", 0),
 ]
 CLIENT_OPTIONS = [
     *_COMMON_OPTIONS,
