@@ -1,7 +1,8 @@
 """The models that this gateway can serve: description, prompt builder, and what a request may ask of them.
 
 A model becomes ready when its tokenizer has been fetched from a worker and built. It stays known when its
-workers leave, so that a request meets 503 and not 404 while they are away.
+workers leave, so that a request meets 503 and not 404 while they are away. An adapter is forgotten when workers of its
+model are there and none has it loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class ServedModel:
     @cached_property
     def fingerprint(self) -> str:
         """system_fingerprint: changes when the same request may give another answer, with tokenizer or template."""
-        made_of = self.description.tokenizer_digest + self.description.chat_template
+        description = self.description
+        made_of = description.tokenizer_digest + description.chat_template
+        if description.parent:
+            made_of += description.name
         return "fp_" + hashlib.sha256(made_of.encode()).hexdigest()[:10]
 
 
@@ -88,6 +92,7 @@ class Catalog:
             await self._changed.wait()
             self._changed.clear()
             failed = False
+            self._forget_unloaded()
             for session in list(self._connected()):
                 for description in session.models.values():
                     failed |= not await self._learn(session, description)
@@ -138,6 +143,14 @@ class Catalog:
         self._models[description.name] = ServedModel(description, prompts)
         logs.event(log, "model_ready", model=description.name, fast_tokenizer=tokenizer.is_fast)
         return True
+
+    def _forget_unloaded(self) -> None:
+        served = {name for session in self._connected() for name in session.models}
+        for model in self.all():
+            if model.description.parent in served and model.name not in served:
+                del self._models[model.name]
+                self._names = {name: of for name, of in self._names.items() if of != model.name}
+                logs.event(log, "adapter_forgotten", model=model.name)
 
     def _is_served_as(self, description: ModelDescription) -> bool:
         return any(session.models.get(description.name) == description for session in self._connected())

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 # How often `tick` is called: what is due before the next call is done in this one.
 TICK_S = 0.25
 _MAX_WORKERS_LOST = 1
-_REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY)
+# MODEL_NOT_FOUND: of an adapter that has been unloaded from this worker meanwhile.
+_REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY, Reason.MODEL_NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True)

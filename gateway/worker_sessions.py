@@ -59,6 +59,8 @@ class ModelDescription:
     reasoning_parser: str
     structural_marks: Sequence[str]
     capabilities: frozenset[str]
+    # Name of the model that this is an adapter of; empty: it is a model itself.
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,9 @@ class WorkerSession:
         self.worker_id = ""
         self.models: Mapping[str, ModelDescription] = {}
         self.capacity = 0
+        # Of `models`; the worker says when it has changed.
+        self._models_version = 0
+        self._models_changed = asyncio.Event()
         self.connected = False
         self._gateway_id = gateway_id
         self._token = token
@@ -168,6 +173,7 @@ class WorkerSession:
         self.worker_id = described.worker_id
         self.capacity = described.max_running + described.max_waiting
         self.models = {model.name: _model(model) for model in described.models}
+        self._models_version = described.models_version
 
     async def _converse(self) -> None:
         call = self._stub.Session(metadata=self._token.metadata())
@@ -176,6 +182,7 @@ class WorkerSession:
         self._outbox_filled.set()
         async with asyncio.TaskGroup() as group:
             writer = group.create_task(self._write(call))
+            follower = group.create_task(self._follow_models())
             try:
                 # The worker's initial metadata says that it has taken the session.
                 await grpc_util.opened(call)
@@ -185,6 +192,7 @@ class WorkerSession:
                 await self._read(call)
             finally:
                 writer.cancel()
+                follower.cancel()
                 call.cancel()
 
     async def _write(self, call: _SessionCall) -> None:
@@ -196,10 +204,27 @@ class WorkerSession:
             for message in messages:
                 await call.write(message)
 
+    async def _follow_models(self) -> None:
+        """Adapters come and go while the session lasts."""
+        while True:
+            await self._models_changed.wait()
+            self._models_changed.clear()
+            try:
+                await self._describe()
+            except grpc.RpcError as error:
+                logs.event(log, "describe_failed", address=self.address, error=repr(error), level=logging.WARNING)
+                await asyncio.sleep(random.uniform(*_RECONNECT_S))
+                self._models_changed.set()
+            else:
+                logs.event(log, "worker_models_changed", worker_id=self.worker_id, models=list(self.models))
+                self._on_change()
+
     async def _read(self, call: _SessionCall) -> None:
         listeners = self._listeners
         while isinstance(batch := await call.read(), worker_pb2.StepBatch):
             now = time.monotonic()
+            if batch.models_version not in (0, self._models_version):
+                self._models_changed.set()
             for delta in batch.deltas:
                 listener = listeners.get(delta.key)
                 if listener is None:
@@ -260,6 +285,7 @@ def _model(model: worker_pb2.Model) -> ModelDescription:
         reasoning_parser=model.reasoning_parser,
         structural_marks=tuple(model.structural_marks),
         capabilities=frozenset(model.capabilities),
+        parent=model.parent,
     )
 
 

@@ -70,6 +70,7 @@ def worker_info(response: worker_pb2.DescribeResponse, address: str) -> WorkerIn
         kv_total_tokens=response.kv_total_tokens or None,
         prefill_tokens_per_s=_rate(response.prefill_tokens_per_s),
         publishes_kv_events=response.publishes_kv_events,
+        models_version=response.models_version,
     )
 
 
@@ -86,6 +87,7 @@ def _report(report: worker_pb2.WorkerReport) -> Report:
         lease_ids=list(report.lease_ids),
         kv_events=[_kv_event(event) for event in report.kv_events],
         kv_event_seq=report.kv_event_seq,
+        models_version=report.models_version,
     )
 
 

@@ -192,7 +192,12 @@ class WorkerPool:
             async for report in client.watch(self._router_id):
                 if report.instance_id != info.instance_id:
                     return
-                if not member.is_up:
+                models_changed = report.models_version != info.models_version
+                if models_changed:
+                    info = await client.describe()
+                    if info.instance_id != report.instance_id:
+                        return
+                if models_changed or not member.is_up:
                     timer.cancel()
                     self._up(member, info, report)
                 else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inferway import config, errors
+from inferway.cli.adapters import AdaptersConfig
 from inferway.cli.main import COMMANDS
 from inferway.cli.up import UpConfig
 
@@ -46,6 +47,7 @@ prints the same as this page.
 | --- | --- |
 {commands}
 
+{service_section("`python -m inferway adapters`", AdaptersConfig, "adapters", level=3)}
 {service_section("`python -m inferway up`", UpConfig, "up", level=3)}"""
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from inferway.errors import ApiError, Reason
 
@@ -190,9 +190,18 @@ class ModelInfo:
     reasoning_parser: str = ""
     structural_marks: Sequence[str] = ()
     capabilities: Sequence[str] = ()
+    # Name of the model that this is an adapter of; engines leave it empty.
+    parent: str = ""
     # Text of each token id as bytes, for ids that tokenizer_json does not know (the scripted engine invents
     # tokens); None: the table is made from tokenizer_json.
     token_bytes: Callable[[int], bytes] | None = None
+
+
+class Adapter(NamedTuple):
+    """A LoRA adapter by the name of its model and its own."""
+
+    model: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,18 +263,18 @@ class Engine(ABC):
         """
         raise _unsupported("embeddings")
 
-    def adapters(self) -> Sequence[str]:
-        """Names of the LoRA adapters that requests may ask for now."""
+    def adapters(self) -> Sequence[Adapter]:
+        """The LoRA adapters that requests may ask for now."""
         return ()
 
-    async def load_adapter(self, name: str, path: str) -> None:
+    async def load_adapter(self, adapter: Adapter, path: str) -> None:
         """Load a LoRA adapter from a folder on the worker's machine; requests may ask for it afterwards.
 
         Needs the capability "adapter". Raises ApiError.
         """
         raise _unsupported("adapters")
 
-    async def unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, adapter: Adapter) -> None:
         """Take nothing new for an adapter, and forget it when its last request has ended. Raises ApiError."""
         raise _unsupported("adapters")
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from inferway import logs
 from inferway.errors import OK, ApiError, Reason
@@ -24,9 +25,10 @@ from .core.admission import check
 from .core.choice import Choice, Delta
 from .core.detokenize import TokenTable, token_table
 from .core.outbox import Outbox
+from .core.served import ServedModels
 from .core.stop import StopStrings
 from .core.watch import CacheContents, WatchFeed
-from .engine import Engine, EngineInfo, FinishReason, GenerateRequest, Load, ModelInfo, Output, Step
+from .engine import Adapter, Engine, EngineInfo, FinishReason, GenerateRequest, Load, Output, Step
 from .metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,8 @@ class GatewaySession:
     outbox: Outbox = field(default_factory=Outbox)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     live: dict[int, Live] = field(default_factory=dict)
+    # The version of the served models that this gateway has been told.
+    models_version: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,14 +81,18 @@ class Runtime:
         self.worker_id = worker_id
         self.instance_id = uuid.uuid4().hex
         self.info: EngineInfo | None = None
-        self.models: dict[str, ModelInfo] = {}
+        self.served = ServedModels()
         self.steps = 0
         self.is_draining = False
         self.is_closing = False
         self._is_refusing = False
         self.idle = asyncio.Event()
         self.idle.set()
+        # By the engine's name of the model.
         self._tables: dict[str, TokenTable] = {}
+        # Adapters that take nothing new and are about to go.
+        self._leaving: set[Adapter] = set()
+        self._changes: set[asyncio.Task[None]] = set()
         self._live: dict[int, Live] = {}
         self._leases: dict[int, int] = {}
         self._sessions: set[GatewaySession] = set()
@@ -97,16 +105,17 @@ class Runtime:
     async def start(self) -> EngineInfo:
         """Load the engine. Raises ApiError, OSError or UnsupportedTokenizer with a sentence for the operator."""
         info = await self._engine.start(self._on_step)
-        for model in info.models:
-            table = token_table(model.tokenizer_json, shown=model.structural_marks, beyond=model.token_bytes)
-            for name in (model.name, *model.aliases):
-                self.models[name] = model
-                self._tables[name] = table
+        self._tables = {
+            model.name: token_table(model.tokenizer_json, shown=model.structural_marks, beyond=model.token_bytes)
+            for model in info.models
+        }
         self.info = info
+        self._update_served()
         return info
 
     def open_session(self) -> GatewaySession:
         session = GatewaySession()
+        session.wake.set()  # it is told the version of the models
         self._sessions.add(session)
         return session
 
@@ -161,6 +170,16 @@ class Runtime:
         """Take nothing new; what runs goes on."""
         self._is_refusing = True
 
+    async def load_adapter(self, model: str, adapter: str, path: str) -> None:
+        """Load a LoRA adapter from a folder on this machine; it is served as "model:adapter". Raises ApiError."""
+        await self._to_the_end(self._load_adapter(self.served.adapter(model, adapter), path))
+
+    async def unload_adapter(self, model: str, adapter: str) -> None:
+        """Take nothing new for an adapter; the engine forgets it when its last request has ended. Raises ApiError."""
+        known = self.served.adapter(model, adapter)
+        self.served.find(f"{model}:{adapter}")
+        await self._to_the_end(self._unload_adapter(known))
+
     async def wait_failed(self) -> str | None:
         return await self._engine.wait_failed()
 
@@ -181,6 +200,33 @@ class Runtime:
     async def close(self) -> None:
         await self._engine.close()
 
+    async def _load_adapter(self, adapter: Adapter, path: str) -> None:
+        await self._engine.load_adapter(adapter, path)
+        self._update_served()
+
+    async def _unload_adapter(self, adapter: Adapter) -> None:
+        self._leaving.add(adapter)
+        self._update_served()
+        try:
+            await self._engine.unload_adapter(adapter)
+        finally:
+            self._leaving.discard(adapter)
+            self._update_served()
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, None]) -> None:
+        """Once begun, a change is finished also when its caller leaves."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
+
+    def _update_served(self) -> None:
+        assert self.info is not None
+        self.served.update(self.info.models, [known for known in self._engine.adapters() if known not in self._leaving])
+        for session in self._sessions:
+            session.wake.set()
+        self._wake_watchers()
+
     def flush_metrics(self) -> None:
         self._metrics.flush(self._engine.load() if self.info is not None else None)
 
@@ -195,7 +241,8 @@ class Runtime:
             raise ApiError(Reason.SHUTTING_DOWN, "This worker is shutting down.", retry_after_s=1.0)
         if self.info is None:
             raise ApiError(Reason.MODEL_NOT_READY, "This worker is loading its model.", retry_after_s=1.0)
-        sampling = check(request, stop, self.models)
+        served = self.served.find(request.model)
+        sampling = check(request, stop, served.info)
         limit = self.info.max_running + self.info.max_waiting
         if len(self._live) >= limit:
             raise ApiError(
@@ -204,10 +251,9 @@ class Runtime:
                 retry_after_s=self._retry_after_s(),
             )
         self._last_key += 1
-        model = self.models[request.model]
-        request = replace(request, key=self._last_key, model=model.name, sampling=sampling)
+        request = replace(request, key=self._last_key, model=served.model, adapter=served.adapter, sampling=sampling)
         stops = StopStrings(stop) if stop else None
-        choice = Choice(self._tables[model.name], len(request.prompt_token_ids), stops, sampling.min_tokens or 0)
+        choice = Choice(self._tables[served.model], len(request.prompt_token_ids), stops, sampling.min_tokens or 0)
         self._engine.generate(request)
         live = Live(self._last_key, gateway_key, session, request, choice, self._clock())
         self._live[live.engine_key] = live
@@ -215,7 +261,7 @@ class Runtime:
         self.idle.clear()
         if request.lease_id:
             self._leases[request.lease_id] = self._leases.get(request.lease_id, 0) + 1
-        self._metrics.prompt_tokens[model.name] += len(request.prompt_token_ids)
+        self._metrics.prompt_tokens[served.model] += len(request.prompt_token_ids)
         self._wake_watchers()
 
     def _on_step(self, step: Step) -> None:

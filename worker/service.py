@@ -13,6 +13,7 @@ import grpc
 
 from inferway import logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from inferway.errors import ApiError, Reason
 from inferway.grpc_util import error_to_proto
 from inferway.lifecycle import wait_for
 from inferway.sampling import RANGES
@@ -32,6 +33,12 @@ _REPORT_IDLE_S = 1.0
 # Of a model whose engine does not say when it was made: one and the same for all workers, 2024-01-01.
 _CREATED_UNKNOWN = 1_704_067_200
 
+_STATUS = {
+    Reason.MODEL_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Reason.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
+    Reason.WORKER_FAILED: grpc.StatusCode.UNAVAILABLE,
+    Reason.INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
+}
 _FINISH_REASONS = {
     None: types_pb2.FINISH_REASON_UNSPECIFIED,
     FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
@@ -43,7 +50,8 @@ _FINISH_REASONS = {
 class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._digests: dict[int, str] = {}
+        # By the name of the model.
+        self._digests: dict[str, str] = {}
 
     async def Describe(self, request: worker_pb2.DescribeRequest, context: Any) -> worker_pb2.DescribeResponse:
         await self._refuse_while_loading(context)
@@ -53,7 +61,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             worker_id=self._runtime.worker_id,
             instance_id=self._runtime.instance_id,
             engine=info.name,
-            models=[self._describe_model(model) for model in info.models],
+            models=[self._describe_model(model) for model in self._runtime.served],
+            models_version=self._runtime.served.version,
             max_running=info.max_running,
             max_waiting=info.max_waiting,
             kv_total_tokens=info.kv_total_tokens,
@@ -65,7 +74,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self, request: worker_pb2.GetTokenizerRequest, context: Any
     ) -> AsyncIterator[worker_pb2.GetTokenizerResponse]:
         await self._refuse_while_loading(context)
-        for model in self._runtime.models.values():
+        for model in self._runtime.served:
             if self._digest(model) == request.digest:
                 break
         else:
@@ -107,6 +116,26 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             self._runtime.close_watch(watcher)
             logs.event(log, "watch_closed", router_id=request.router_id)
 
+    async def LoadAdapter(self, request: worker_pb2.LoadAdapterRequest, context: Any) -> worker_pb2.LoadAdapterResponse:
+        await self._refuse_while_loading(context)
+        try:
+            await self._runtime.load_adapter(request.model, request.adapter, request.path)
+        except ApiError as error:
+            await _abort(context, error)
+        logs.event(log, "adapter_loaded", model=request.model, adapter=request.adapter, path=request.path)
+        return worker_pb2.LoadAdapterResponse()
+
+    async def UnloadAdapter(
+        self, request: worker_pb2.UnloadAdapterRequest, context: Any
+    ) -> worker_pb2.UnloadAdapterResponse:
+        await self._refuse_while_loading(context)
+        try:
+            await self._runtime.unload_adapter(request.model, request.adapter)
+        except ApiError as error:
+            await _abort(context, error)
+        logs.event(log, "adapter_unloaded", model=request.model, adapter=request.adapter)
+        return worker_pb2.UnloadAdapterResponse()
+
     async def _read(self, session: GatewaySession, requests: AsyncIterator[worker_pb2.SessionRequest]) -> None:
         async for request in requests:
             if request.gateway_id and not session.gateway_id:
@@ -121,8 +150,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         while True:
             await session.wake.wait()
             session.wake.clear()
-            while batch := session.outbox.take():
-                if not await _write(context, _step_batch(batch)):
+            while session.outbox or session.models_version != self._runtime.served.version:
+                message = _step_batch(session.outbox.take())
+                if session.models_version != self._runtime.served.version:
+                    message.models_version = session.models_version = self._runtime.served.version
+                if not await _write(context, message):
                     return
             if self._runtime.is_closing:
                 return
@@ -147,13 +179,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             reasoning_parser=model.reasoning_parser,
             structural_marks=model.structural_marks,
             capabilities=model.capabilities,
+            parent=model.parent,
         )
 
     def _digest(self, model: ModelInfo) -> str:
-        """SHA-256 of the model's tokenizer.json, computed once; models live as long as the process."""
-        digest = self._digests.get(id(model))
+        """SHA-256 of the model's tokenizer.json, computed once; an adapter has its model's."""
+        name = model.parent or model.name
+        digest = self._digests.get(name)
         if digest is None:
-            digest = self._digests[id(model)] = hashlib.sha256(model.tokenizer_json).hexdigest()
+            digest = self._digests[name] = hashlib.sha256(model.tokenizer_json).hexdigest()
         return digest
 
     def _report(self, watcher: Watcher) -> worker_pb2.WorkerReport:
@@ -172,7 +206,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             lease_ids=self._runtime.lease_ids(),
             kv_events=[_kv_event(event) for event in batch.events],
             kv_event_seq=batch.first,
+            models_version=self._runtime.served.version,
         )
+
+
+async def _abort(context: Any, error: ApiError) -> None:
+    """Answer a call with the error's sentence, in gRPC's terms."""
+    await context.abort(_STATUS.get(error.reason, grpc.StatusCode.INVALID_ARGUMENT), error.message)
 
 
 async def _write(context: Any, message: Any) -> bool:

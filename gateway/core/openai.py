@@ -72,6 +72,7 @@ class _ChatBody(msgspec.Struct):
     chat_template_kwargs: dict[str, Any] | None = None
     priority: int | None = None
     user: str | None = None
+    lora_request: str | dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     modalities: list[str] | None = None
 
@@ -100,7 +101,6 @@ _REFUSED = (
     "guided_grammar",
     "guided_json",
     "guided_regex",
-    "lora_request",
     "prediction",
     "reasoning_effort",
     "web_search_options",
@@ -188,7 +188,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
     return ChatRequest(
-        model=chat.model,
+        model=_model(chat),
         messages=messages,
         sampling=_sampling(chat),
         stream=bool(chat.stream),
@@ -350,6 +350,19 @@ def _check_output_options(chat: _ChatBody) -> None:
         raise _unsupported("response_format", f"The response format '{kind}' is not supported by this model.")
     if chat.metadata is not None and len(chat.metadata) > MAX_METADATA_PAIRS:
         raise invalid("metadata", f"'metadata' must have at most {MAX_METADATA_PAIRS} pairs, got {len(chat.metadata)}.")
+
+
+def _model(chat: _ChatBody) -> str:
+    """The name of what is to answer: with `lora_request`, that of the model's adapter."""
+    adapter = chat.lora_request
+    if isinstance(adapter, dict):
+        for key in adapter:
+            if key not in ("lora_name", "name"):
+                raise invalid("lora_request", f"'lora_request' takes the name of a loaded adapter, not '{key[:100]}'.")
+        adapter = adapter.get("lora_name", adapter.get("name"))
+        if not isinstance(adapter, str):
+            raise invalid("lora_request", f"'lora_request.lora_name' must be a string, got {_json_type(adapter)}.")
+    return f"{chat.model}:{adapter}" if adapter else chat.model
 
 
 def _tools(chat: _ChatBody) -> list[dict[str, Any]] | None:

@@ -25,6 +25,7 @@ def _model(model: ServedModel) -> dict[str, object]:
         "created": description.created,
         "owned_by": "inferway",
         # Beyond OpenAI's fields.
+        "parent": description.parent or None,
         "aliases": list(description.aliases),
         "max_model_len": description.context_length,
         "tokenizer_digest": description.tokenizer_digest,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from inferway.cli import up
+from inferway.cli import adapters, up
 
 PROG = "python -m inferway"
 
@@ -20,6 +20,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "adapters": Command("list, load and unload LoRA adapters on running workers", adapters.main),
     "up": Command("start a worker, a router and a gateway on this machine and keep them running", up.main),
 }
 

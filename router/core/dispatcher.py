@@ -65,9 +65,7 @@ class Dispatcher:
 
     def submit(self, request: Request, *, now: float) -> None:
         """Queue a request. It is answered by exactly one action of a later `tick`, unless it is cancelled first."""
-        model = self._models.get(request.model)
-        if model is None:
-            model = self._models[request.model] = Model(request.model, self._limits)
+        model = self._model(request.model)
         if request.ticket in model.queue:
             error = invalid("ticket", f"ticket {request.ticket.number} waits already; tickets are never reused")
             self._rejects.append(Reject(request, error))
@@ -146,21 +144,22 @@ class Dispatcher:
     # What workers say, and what is said of them.
 
     def worker_up(self, info: WorkerInfo) -> None:
-        """A worker is there: a new one, one that was lost, or (by its instance_id) a new incarnation."""
+        """A worker is there: new, or (by its instance_id) started anew, or lost before, or with other models."""
         worker = self._workers.get(info.worker_id)
-        if worker is not None and (worker.info.instance_id != info.instance_id or worker.info.models != info.models):
+        if worker is not None and worker.info.instance_id != info.instance_id:
             self.worker_down(info.worker_id)
             worker = None
-        if worker is not None:
-            worker.describe(info)
-            self._size_indexes(worker)
-        else:
+        if worker is None:
+            before: set[str] = set()
             worker = self._workers[info.worker_id] = Worker(info)
-            for name in info.models:
-                model = self._models.get(name)
-                if model is None:
-                    model = self._models[name] = Model(name, self._limits)
-                model.add_worker(worker)
+        else:
+            before = set(worker.info.models)
+            worker.describe(info)
+        for name in before - info.models.keys():
+            self._remove_from(self._models[name], worker)
+        for name in info.models.keys() - before:
+            self._model(name).add_worker(worker)
+        self._size_indexes(worker)
         self._touch(worker)
 
     def worker_report(self, worker_id: str, report: Report, *, now: float) -> None:
@@ -201,9 +200,7 @@ class Dispatcher:
         for lease in worker.books.leases.values():
             self._forget_lease(lease)
         for name in worker.info.models:
-            model = self._models[name]
-            model.remove_worker(worker)
-            self._drop_if_unused(model)
+            self._remove_from(self._models[name], worker)
 
     # What comes out.
 
@@ -359,6 +356,16 @@ class Dispatcher:
             self._dirty[model.name] = model
         else:
             self._drop_if_unused(model)
+
+    def _model(self, name: str) -> Model:
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = Model(name, self._limits)
+        return model
+
+    def _remove_from(self, model: Model, worker: Worker) -> None:
+        model.remove_worker(worker)
+        self._drop_if_unused(model)
 
     def _drop_if_unused(self, model: Model) -> None:
         if model.is_unused:

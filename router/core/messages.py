@@ -59,6 +59,8 @@ class WorkerInfo:
     kv_total_tokens: int | None = None
     prefill_tokens_per_s: float | None = None
     publishes_kv_events: bool = False
+    # Grows whenever `models` changes.
+    models_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Report:
     kv_events: Sequence[KvEvent] = ()
     # Number of the first of kv_events, counted from 1 within the instance.
     kv_event_seq: int = 0
+    # WorkerInfo.models_version as it is now.
+    models_version: int = 0
 
 
 class ReleaseOutcome(Enum):

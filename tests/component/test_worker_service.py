@@ -109,7 +109,9 @@ class Mesh:
 
     def chat(self, text: str, model: str = "m-text") -> list[int]:
         if model not in self.tokenizers:
-            self.tokenizers[model] = Tokenizer.from_str(self.app.runtime.models[model].tokenizer_json.decode())
+            self.tokenizers[model] = Tokenizer.from_str(
+                self.app.runtime.served.find(model).info.tokenizer_json.decode()
+            )
         rendered = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         ids: list[int] = self.tokenizers[model].encode(rendered, add_special_tokens=False).ids
         return ids

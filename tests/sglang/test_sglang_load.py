@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from inferway.errors import ApiError, Reason
 from tests.sglang.driver import MODELS, Driver
-from worker.engine import Constraint, EmbedRequest, FinishReason
+from worker.engine import Adapter, Constraint, EmbedRequest, FinishReason
 from worker.engines.sglang import SglangEngine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -133,24 +133,25 @@ async def test_longest_prompts(driver: Driver, length: int) -> None:
 async def test_adapters(driver: Driver) -> None:
     """Adapters are served by name beside the model itself, loaded and unloaded while it runs."""
     prompt = list(range(300, 330))
-    assert list(driver.engine.adapters()) == ["a"]
+    model = driver.info.models[0].name
+    assert list(driver.engine.adapters()) == [(model, "a")]
     plain = await driver.run(prompt, max_tokens=20)
     with pytest.raises(ApiError) as caught:
         driver.submit(prompt, adapter="b", max_tokens=5)
     assert caught.value.reason is Reason.MODEL_NOT_FOUND
-    await driver.engine.load_adapter("b", str(MODELS / "tiny-lora-b"))
-    assert list(driver.engine.adapters()) == ["a", "b"]
+    await driver.engine.load_adapter(Adapter(model, "b"), str(MODELS / "tiny-lora-b"))
+    assert list(driver.engine.adapters()) == [(model, "a"), (model, "b")]
     keys = [driver.submit(prompt, adapter=name, max_tokens=20) for name in ("", "a", "b")]
     await driver.until(lambda: all(key in driver.ends for key in keys), "three ends")
     base, first, second = (driver.tokens[key] for key in keys)
     assert base == driver.tokens[plain]
     assert base != first != second != base
-    await driver.engine.unload_adapter("b")
+    await driver.engine.unload_adapter(Adapter(model, "b"))
     with pytest.raises(ApiError) as caught:
         driver.submit(prompt, adapter="b", max_tokens=5)
     assert caught.value.reason is Reason.MODEL_NOT_FOUND
     with pytest.raises(ApiError) as caught:
-        await driver.engine.load_adapter("c", str(MODELS / "nowhere"))
+        await driver.engine.load_adapter(Adapter(model, "c"), str(MODELS / "nowhere"))
     assert (caught.value.reason, caught.value.param) == (Reason.INVALID_REQUEST, "path")
     after = await driver.run(prompt, adapter="a", max_tokens=20)
     assert driver.tokens[after] == first

@@ -5,7 +5,7 @@ The gateway has checked the same for its callers; a worker trusts no peer with i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from inferway.errors import ApiError, Reason, invalid
@@ -14,11 +14,8 @@ from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORI
 from ..engine import GenerateRequest, ModelInfo, Sampling
 
 
-def check(request: GenerateRequest, stop: Sequence[str], models: Mapping[str, ModelInfo]) -> Sampling:
+def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sampling:
     """The sampling to run with: `max_tokens` is set, and capped to what the context leaves. Raises ApiError."""
-    model = models.get(request.model)
-    if model is None:
-        raise ApiError(Reason.MODEL_NOT_FOUND, f"The model '{request.model}' is not served by this worker.", "model")
     prompt = request.prompt_token_ids
     if not prompt:
         raise invalid("prompt_token_ids", "prompt_token_ids must hold at least 1 token, got 0.")

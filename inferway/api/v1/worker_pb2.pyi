@@ -12,7 +12,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("worker_id", "instance_id", "engine", "models", "max_running", "max_waiting", "kv_total_tokens", "prefill_tokens_per_s", "publishes_kv_events")
+    __slots__ = ("worker_id", "instance_id", "engine", "models", "max_running", "max_waiting", "kv_total_tokens", "prefill_tokens_per_s", "publishes_kv_events", "models_version")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class DescribeResponse(_message.Message):
     KV_TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     PUBLISHES_KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_VERSION_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     instance_id: str
     engine: str
@@ -31,10 +32,11 @@ class DescribeResponse(_message.Message):
     kv_total_tokens: int
     prefill_tokens_per_s: float
     publishes_kv_events: bool
-    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., engine: _Optional[str] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., publishes_kv_events: _Optional[bool] = ...) -> None: ...
+    models_version: int
+    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., engine: _Optional[str] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., publishes_kv_events: _Optional[bool] = ..., models_version: _Optional[int] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "context_length", "tokenizer_digest", "chat_template", "bos_token", "eos_token", "block_size", "vocab_size", "created", "tool_parser", "reasoning_parser", "structural_marks", "capabilities")
+    __slots__ = ("name", "aliases", "context_length", "tokenizer_digest", "chat_template", "bos_token", "eos_token", "block_size", "vocab_size", "created", "tool_parser", "reasoning_parser", "structural_marks", "capabilities", "parent")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +51,7 @@ class Model(_message.Message):
     REASONING_PARSER_FIELD_NUMBER: _ClassVar[int]
     STRUCTURAL_MARKS_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     context_length: int
@@ -63,7 +66,8 @@ class Model(_message.Message):
     reasoning_parser: str
     structural_marks: _containers.RepeatedScalarFieldContainer[str]
     capabilities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., context_length: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., chat_template: _Optional[str] = ..., bos_token: _Optional[str] = ..., eos_token: _Optional[str] = ..., block_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., created: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., structural_marks: _Optional[_Iterable[str]] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+    parent: str
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., context_length: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., chat_template: _Optional[str] = ..., bos_token: _Optional[str] = ..., eos_token: _Optional[str] = ..., block_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., created: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., structural_marks: _Optional[_Iterable[str]] = ..., capabilities: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ("digest",)
@@ -112,10 +116,12 @@ class Generate(_message.Message):
     def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class StepBatch(_message.Message):
-    __slots__ = ("deltas",)
+    __slots__ = ("deltas", "models_version")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_VERSION_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[Delta]
-    def __init__(self, deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
+    models_version: int
+    def __init__(self, deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., models_version: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("key", "text", "completion_tokens", "finish_reason", "usage", "error")
@@ -140,7 +146,7 @@ class WatchRequest(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("worker_id", "instance_id", "step", "num_requests_running", "num_requests_waiting", "uncached_tokens_in_flight", "kv_used_tokens", "kv_total_tokens", "prefill_tokens_per_s", "draining", "lease_ids", "kv_events", "kv_event_seq")
+    __slots__ = ("worker_id", "instance_id", "step", "num_requests_running", "num_requests_waiting", "uncached_tokens_in_flight", "kv_used_tokens", "kv_total_tokens", "prefill_tokens_per_s", "draining", "lease_ids", "kv_events", "kv_event_seq", "models_version")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +160,7 @@ class WorkerReport(_message.Message):
     LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
     KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
     KV_EVENT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    MODELS_VERSION_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     instance_id: str
     step: int
@@ -167,7 +174,8 @@ class WorkerReport(_message.Message):
     lease_ids: _containers.RepeatedScalarFieldContainer[int]
     kv_events: _containers.RepeatedCompositeFieldContainer[KvEvent]
     kv_event_seq: int
-    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., step: _Optional[int] = ..., num_requests_running: _Optional[int] = ..., num_requests_waiting: _Optional[int] = ..., uncached_tokens_in_flight: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., draining: _Optional[bool] = ..., lease_ids: _Optional[_Iterable[int]] = ..., kv_events: _Optional[_Iterable[_Union[KvEvent, _Mapping]]] = ..., kv_event_seq: _Optional[int] = ...) -> None: ...
+    models_version: int
+    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., step: _Optional[int] = ..., num_requests_running: _Optional[int] = ..., num_requests_waiting: _Optional[int] = ..., uncached_tokens_in_flight: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., draining: _Optional[bool] = ..., lease_ids: _Optional[_Iterable[int]] = ..., kv_events: _Optional[_Iterable[_Union[KvEvent, _Mapping]]] = ..., kv_event_seq: _Optional[int] = ..., models_version: _Optional[int] = ...) -> None: ...
 
 class KvEvent(_message.Message):
     __slots__ = ("model", "stored", "removed", "cleared")
@@ -188,5 +196,31 @@ class KvBlocks(_message.Message):
     def __init__(self, block_hashes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KvCleared(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LoadAdapterRequest(_message.Message):
+    __slots__ = ("model", "adapter", "path")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    adapter: str
+    path: str
+    def __init__(self, model: _Optional[str] = ..., adapter: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+
+class LoadAdapterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UnloadAdapterRequest(_message.Message):
+    __slots__ = ("model", "adapter")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    adapter: str
+    def __init__(self, model: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
+
+class UnloadAdapterResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

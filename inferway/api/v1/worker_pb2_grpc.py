@@ -54,6 +54,16 @@ class WorkerStub:
                 request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.WatchRequest.SerializeToString,
                 response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.WorkerReport.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/inferway.api.v1.Worker/LoadAdapter',
+                request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/inferway.api.v1.Worker/UnloadAdapter',
+                request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer:
@@ -88,6 +98,21 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Load a LoRA adapter of a model; from then on it is among the models of Describe, named "model:adapter".
+        INVALID_ARGUMENT with a sentence when it cannot be loaded, NOT_FOUND for an unknown model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Take no new requests for an adapter; it goes when its last one has ended. NOT_FOUND for one that is not loaded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +135,16 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.WatchRequest.FromString,
                     response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.WorkerReport.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterResponse.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +255,60 @@ class Worker:
             '/inferway.api.v1.Worker/Watch',
             inferway_dot_api_dot_v1_dot_worker__pb2.WatchRequest.SerializeToString,
             inferway_dot_api_dot_v1_dot_worker__pb2.WorkerReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferway.api.v1.Worker/LoadAdapter',
+            inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+            inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferway.api.v1.Worker/UnloadAdapter',
+            inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+            inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,9 @@ def test_null_is_absent() -> None:
 
 
 REFUSED_FIELDS: list[tuple[dict[str, Any], str, str]] = [
+    ({"lora_request": {"lora_name": "fr", "lora_path": "/x"}}, "lora_request", "'lora_path'"),
+    ({"lora_request": {"lora_name": 3}}, "lora_request", "got a number"),
+    ({"lora_request": 3}, "lora_request", "got 'int'"),
     ({"temperature": 9}, "temperature", "between 0 and 2, got 9"),
     ({"temperature": -0.1}, "temperature", "between 0 and 2, got -0.1"),
     ({"top_p": 0}, "top_p", "above 0 and at most 1, got 0"),
@@ -100,6 +103,16 @@ def test_a_refusal_names_field_limit_and_value(fields: dict[str, Any], param: st
     assert error.reason is Reason.INVALID_REQUEST
     assert error.param == param
     assert words in error.message
+
+
+@pytest.mark.parametrize(
+    ("adapter", "model"),
+    [("fr", "m:fr"), ({"lora_name": "fr"}, "m:fr"), ({"name": "fr"}, "m:fr"), (None, "m"), ("", "m")],
+)
+def test_lora_request_names_an_adapter_of_the_model(adapter: Any, model: str) -> None:
+    """A name, or an object as other servers take it; null and "" are the model as it is."""
+    body = {"model": "m", "messages": HI, "lora_request": adapter}
+    assert parse_chat(json.dumps(body).encode(), Limits()).model == model
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [

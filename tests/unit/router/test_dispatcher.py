@@ -369,6 +369,24 @@ def test_a_resumed_worker_keeps_its_books_and_index() -> None:
     assert only_dispatch(machine.tick(now=1.0)).predicted_cached_tokens == 8
 
 
+def test_a_worker_gains_and_loses_models_while_it_works() -> None:
+    """An adapter that is loaded gets requests; leases and what the index knows of the other models stay."""
+    machine = dispatcher()
+    machine.worker_up(info(max_running=8))
+    machine.submit(request(1, hashes=(1, 2)), now=0.0)
+    lease_id = only_dispatch(machine.tick(now=0.0)).lease_id
+    machine.submit(request(2, model="m:fr"), now=0.0)
+    assert machine.tick(now=0.0) == []
+    machine.worker_up(info(max_running=8, models=("m", "m:fr")))
+    assert numbers(machine.tick(now=1.0)) == [2]
+    machine.worker_up(info(max_running=8))
+    machine.submit(request(3, model="m:fr"), now=2.0)
+    machine.submit(request(4, hashes=(1, 2), tokens=12), now=2.0)
+    dispatch = only_dispatch(machine.tick(now=2.0))
+    assert (dispatch.request.ticket.number, dispatch.predicted_cached_tokens) == (4, 8)
+    assert machine.release(lease_id, OK, now=3.0) is not None
+
+
 def test_a_removed_worker_is_forgotten_with_its_leases() -> None:
     """After worker_down a release of its leases is ignored and snapshots do not show it."""
     machine = dispatcher()

@@ -137,7 +137,7 @@ class DispatcherModel(RuleBasedStateMachine):
     def worker_up(self, name: str, models: tuple[str, ...], max_running: int, max_waiting: int, instance: str) -> None:
         info = WorkerInfo(name, instance, f"{name}:1", dict.fromkeys(models, 4), max_running, max_waiting)
         known = self.workers.get(name)
-        if known is not None and known.info.instance_id == instance and known.info.models == info.models:
+        if known is not None and known.info.instance_id == instance:
             known.info, known.ready = info, True
         else:
             self.workers[name] = _Worker(info)

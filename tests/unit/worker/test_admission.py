@@ -10,7 +10,7 @@ from inferway.errors import ApiError, Reason
 from worker.core.admission import check
 from worker.engine import GenerateRequest, ModelInfo, Sampling
 
-MODELS = {"m": ModelInfo(name="m", context_length=100, tokenizer_json=b"", vocab_size=50)}
+MODEL = ModelInfo(name="m", context_length=100, tokenizer_json=b"", vocab_size=50)
 
 
 def request(**changes: Any) -> GenerateRequest:
@@ -21,19 +21,18 @@ def request(**changes: Any) -> GenerateRequest:
 @pytest.mark.parametrize(("asked", "granted"), [(None, 98), (1, 1), (98, 98), (99, 98), (10_000, 98)])
 def test_max_tokens_is_what_the_context_leaves_at_most(asked: int | None, granted: int) -> None:
     """Without a limit, or with a larger one, a choice may fill the context and no more."""
-    assert check(request(sampling=Sampling(max_tokens=asked)), [], MODELS).max_tokens == granted
+    assert check(request(sampling=Sampling(max_tokens=asked)), [], MODEL).max_tokens == granted
 
 
 def test_values_at_their_bounds_are_taken() -> None:
     """Bounds are inclusive, four stops of 64 characters and priority 9 pass."""
     sampling = Sampling(temperature=0, top_p=1, min_p=1, frequency_penalty=-2, repetition_penalty=2, min_tokens=3)
-    check(request(priority=9, sampling=sampling, prompt_token_ids=[49] * 99), ["x" * 64] * 4, MODELS)
+    check(request(priority=9, sampling=sampling, prompt_token_ids=[49] * 99), ["x" * 64] * 4, MODEL)
 
 
 @pytest.mark.parametrize(
     ("changes", "stop", "reason", "param", "sentence"),
     [
-        ({"model": "n"}, [], Reason.MODEL_NOT_FOUND, "model", "'n'"),
         ({"prompt_token_ids": []}, [], Reason.INVALID_REQUEST, "prompt_token_ids", "got 0"),
         ({"prompt_token_ids": [1] * 100}, [], Reason.CONTEXT_LENGTH_EXCEEDED, "prompt_token_ids", "100 tokens"),
         ({"prompt_token_ids": [1, 50]}, [], Reason.INVALID_REQUEST, "prompt_token_ids", "got 50"),
@@ -54,6 +53,6 @@ def test_refusals_name_field_limit_and_value(
 ) -> None:
     """A caller learns which field is wrong and what was seen."""
     with pytest.raises(ApiError) as caught:
-        check(request(**changes), stop, MODELS)
+        check(request(**changes), stop, MODEL)
     assert (caught.value.reason, caught.value.param) == (reason, param)
     assert sentence in caught.value.message

@@ -11,9 +11,9 @@ from pathlib import Path
 import yaml
 
 from inferway import logs
-from inferway.errors import ApiError, Reason
+from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
+from ...engine import Adapter, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
 from .batch import Batch, Job
 from .lexicon import Interned, Lexicon
 from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model
@@ -69,6 +69,7 @@ class ScriptedEngine(Engine):
         self._interned = Interned()
         self._lexicons: dict[str, Lexicon] = {}
         self._requests: dict[int, GenerateRequest] = {}
+        self._adapters: set[Adapter] = set()
         self._recorder: Recorder | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -95,6 +96,8 @@ class ScriptedEngine(Engine):
         )
 
     def generate(self, request: GenerateRequest) -> None:
+        if request.adapter and Adapter(request.model, request.adapter) not in self._adapters:
+            raise _no_such_adapter(request.adapter)
         limit_tokens = request.sampling.max_tokens or self._context_length
         kv_room = self._batch.kv_tokens - len(request.prompt_token_ids)
         if kv_room < 1:
@@ -124,7 +127,8 @@ class ScriptedEngine(Engine):
         job = Job(
             key=request.key,
             request_id=request.request_id,
-            model=request.model,
+            # What an adapter computes is of no use to others.
+            model=f"{request.model}:{request.adapter}" if request.adapter else request.model,
             prompt=request.prompt_token_ids,
             play=Play(script, part),
             limit_tokens=limit_tokens,
@@ -141,6 +145,20 @@ class ScriptedEngine(Engine):
             if self._recorder is not None:
                 self._recorder.abort(self._requests[key])
             self._schedule()
+
+    def adapters(self) -> Sequence[Adapter]:
+        return sorted(self._adapters)
+
+    async def load_adapter(self, adapter: Adapter, path: str) -> None:
+        """Nothing is read: an adapter is a name, and changes no answer."""
+        if adapter in self._adapters:
+            raise invalid("adapter", f"An adapter '{adapter.name}' is loaded already.")
+        self._adapters.add(adapter)
+
+    async def unload_adapter(self, adapter: Adapter) -> None:
+        if adapter not in self._adapters:
+            raise _no_such_adapter(adapter.name)
+        self._adapters.remove(adapter)
 
     def load(self) -> Load:
         return self._batch.load()
@@ -194,6 +212,10 @@ class ScriptedEngine(Engine):
             if result.outputs or result.kv_events:
                 self._on_step(Step(result.outputs, result.kv_events))
         self._schedule()
+
+
+def _no_such_adapter(name: str) -> ApiError:
+    return ApiError(Reason.MODEL_NOT_FOUND, f"No adapter '{name}' is loaded.", "model")
 
 
 def _load_scripts(path: str) -> Scripts:

@@ -38,6 +38,7 @@ CAPABILITIES = (
     "stop",
     "n",
     "grammar",
+    "adapter",
 )
 
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eot|>")

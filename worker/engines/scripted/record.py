@@ -31,6 +31,7 @@ class Recorder:
             cache_salt=request.cache_salt.hex(),
             traceparent=request.traceparent,
             lease_id=request.lease_id,
+            adapter=request.adapter,
         )
 
     def abort(self, request: GenerateRequest) -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
+from ...engine import Adapter, EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
 from . import launch, model
 from .books import Books, Reading
 from .kv_events import KvMirror
@@ -133,15 +133,16 @@ class SglangEngine(Engine):
         self._check_adapter(request.adapter)
         return await self._unless_failed(self._embed(request))
 
-    def adapters(self) -> Sequence[str]:
-        return tuple(self._adapters)
+    def adapters(self) -> Sequence[Adapter]:
+        return [Adapter(self._model.name, name) for name in self._adapters]
 
-    async def load_adapter(self, name: str, path: str) -> None:
+    async def load_adapter(self, adapter: Adapter, path: str) -> None:
         self._running()
         if not self._sglang.settings["enable_lora"]:
-            return await super().load_adapter(name, path)
+            return await super().load_adapter(adapter, path)
+        name = adapter.name
         if name in self._adapters:
-            raise invalid("name", f"An adapter '{name}' is loaded already.")
+            raise invalid("adapter", f"An adapter '{name}' is loaded already.")
         from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
 
         order = LoadLoRAAdapterReqInput(lora_name=name, lora_path=path)
@@ -151,10 +152,11 @@ class SglangEngine(Engine):
             raise invalid("path", f"The adapter '{name}' cannot be loaded; the worker's log says why.")
         self._adapters[name] = path
 
-    async def unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, adapter: Adapter) -> None:
         self._running()
         if not self._sglang.settings["enable_lora"]:
-            return await super().unload_adapter(name)
+            return await super().unload_adapter(adapter)
+        name = adapter.name
         self._check_adapter(name)
         from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
 
