@@ -45,6 +45,12 @@ class Config:
         check=shlex.split,
         is_rest=True,
     )
+    stall_s: float = option(
+        120.0,
+        "sglang: a scheduler that has work and shows no progress for this time has failed; long prompt passes get more",
+        unit="s",
+        minimum=1,
+    )
     scripts: str = option("", "scripted: file of scripts (docs/scripted-engine.md)")
     capability: tuple[str, ...] = option((), "scripted: key=value to report, repeatable; key=false takes one away")
     record: str = option("", "scripted: file that gets a JSON line for every Generate and Abort")

@@ -28,8 +28,8 @@ TINY = str(MODELS / "tiny")
 
 
 @asynccontextmanager
-async def started() -> AsyncIterator[Driver]:
-    driver = Driver(SglangEngine(model_path=TINY, max_running=4, context_length=2048, flags=FLAGS))
+async def started(**options: Any) -> AsyncIterator[Driver]:
+    driver = Driver(SglangEngine(model_path=TINY, max_running=4, context_length=2048, flags=FLAGS, **options))
     await driver.start()
     try:
         yield driver
@@ -58,6 +58,26 @@ async def test_killed_child(name: str) -> None:
             driver.submit([1, 2, 3], max_tokens=5)
         assert caught.value.reason is Reason.WORKER_FAILED
         assert (driver.engine.load().num_requests_running, driver.engine.load().num_requests_waiting) == (0, 0)
+    assert children() == []
+
+
+async def test_a_frozen_scheduler_has_failed() -> None:
+    """It has not ended, but neither outputs nor its own numbers move: after the limit nothing waits for it any more."""
+    async with started(stall_s=3.0) as driver:
+        failed = asyncio.create_task(driver.engine.wait_failed())
+        await driver.run([1, 2, 3], max_tokens=100)
+        await asyncio.sleep(4.0)
+        assert not failed.done(), "an idle scheduler is not stuck"
+        key = driver.submit([1, 2, 3], max_tokens=1800)
+        await driver.until(lambda: key in driver.tokens, "a token")
+        child("scheduler").suspend()
+        await driver.until(lambda: key in driver.ends, "the end of the choice")
+        error = driver.ends[key].error
+        assert error is not None
+        assert error.reason is Reason.WORKER_FAILED
+        sentence = await failed
+        assert sentence is not None
+        assert "has not moved for" in sentence
     assert children() == []
 
 

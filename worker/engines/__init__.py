@@ -70,6 +70,7 @@ def _sglang(config: Config) -> Engine:
         model_path=config.model_path,
         model_name=config.model_name or None,
         flags=shlex.split(config.engine_flags),
+        stall_s=config.stall_s,
         **_given(context_length=config.context_length, max_running=config.max_running, max_waiting=config.max_waiting),
     )
     return engine

@@ -26,6 +26,7 @@ from . import launch, model
 from .books import Books, Reading
 from .kv_events import KvMirror
 from .options import Options
+from .stall import StallWatch
 from .streams import Streams
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ T = TypeVar("T")
 _READ_INTERVAL_S = 0.2
 _FLUSH_LIMIT_S = 10.0
 _INTERRUPT_INTERVAL_S = 0.5
+DEFAULT_STALL_S = 120.0
 
 
 class SglangEngine(Engine):
@@ -48,10 +50,12 @@ class SglangEngine(Engine):
         max_running: int = 256,
         max_waiting: int = 1024,
         context_length: int | None = None,
+        stall_s: float = DEFAULT_STALL_S,
         flags: Sequence[str] = (),
     ) -> None:
         self._options = Options(model_path, max_running, max_waiting, context_length, tuple(flags))
         self._model_name = model_name
+        self._stall_s = stall_s
         self._books = Books(max_running=max_running, max_waiting=max_waiting)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._adapters: dict[str, str] = {}
@@ -261,9 +265,20 @@ class SglangEngine(Engine):
         return embedding
 
     async def _read_on(self, streams: Streams) -> None:
+        watch = StallWatch(self._stall_s, step_tokens=max(0, self._sglang.settings["chunked_prefill_size"] or 0))
         while True:
             await asyncio.sleep(_READ_INTERVAL_S)
             streams.read_load()
+            load = self._books.load()
+            silent_s = watch.look(
+                (streams.num_outputs, self._books.reading),
+                is_busy=len(self._books) > 0,
+                uncached_tokens=load.uncached_tokens_in_flight,
+                tokens_per_s=load.prefill_tokens_per_s,
+                now=self._loop.time(),
+            )
+            if silent_s is not None:
+                self._fail(f"SGLang's scheduler has not moved for {silent_s:.0f} s with {len(self._books)} requests")
 
     def _child_ended(self, pid: int) -> None:
         self._fail(f"the process {pid} of SGLang ended")

@@ -53,6 +53,8 @@ class Streams:
         self._outputs: list[Output] = []
         self._kv_events: list[KvEvent] = []
         self._is_flushing = False
+        # Since the start.
+        self.num_outputs = 0
 
     def open(self, request: GenerateRequest) -> None:
         """Send a request that has been checked. Raises OVERLOADED when too many are held."""
@@ -154,6 +156,7 @@ class Streams:
             del self._choices[key]
             self._books.end(key)
         self._outputs.append(output)
+        self.num_outputs += 1
         self._flush_soon()
 
     def _flush_soon(self) -> None:
