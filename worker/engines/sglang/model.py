@@ -26,6 +26,23 @@ SAMPLING = (
     "logprobs",
 )
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
+# What SGLang calls the formats of its flags --reasoning-parser and --tool-call-parser, and what the contract does. A
+# format that is not here keeps its name, and gateways say that they do not know it.
+REASONING_PARSERS = {
+    "deepseek-r1": "think_preopened",
+    "glm45": "think",
+    "gpt-oss": "harmony",
+    "qwen3": "think",
+    "qwen3-thinking": "think_preopened",
+}
+TOOL_PARSERS = {
+    "deepseekv31": "deepseek_v3_1",
+    "glm": "glm45",
+    "gpt-oss": "harmony",
+    "llama3": "llama3_json",
+    "qwen": "hermes",
+    "qwen25": "hermes",
+}
 
 
 def describe(sglang: Sglang, name: str | None) -> ModelInfo:
@@ -48,6 +65,8 @@ def describe(sglang: Sglang, name: str | None) -> ModelInfo:
         bos_token=tokenizer.bos_token or "",
         eos_token=tokenizer.eos_token or "",
         block_size=settings["page_size"],
+        tool_parser=parser_name(settings["tool_call_parser"], TOOL_PARSERS),
+        reasoning_parser=parser_name(settings["reasoning_parser"], REASONING_PARSERS),
         created=int(folder.stat().st_mtime) if folder.is_dir() else 0,
         capabilities=capabilities(sglang),
     )
@@ -67,6 +86,10 @@ def capabilities(sglang: Sglang) -> tuple[str, ...]:
     if settings["enable_lora"]:
         names.append("adapter")
     return tuple(names)
+
+
+def parser_name(name: str | None, ours: Mapping[str, str]) -> str:
+    return ours.get(name, name) if name else ""
 
 
 def takes_seed(settings: Mapping[str, Any]) -> bool:
