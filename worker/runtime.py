@@ -88,7 +88,7 @@ class Runtime:
         self._is_refusing = False
         self.idle = asyncio.Event()
         self.idle.set()
-        # By the engine's name of the model.
+        # By the engine's name of the model; an embedding model has none.
         self._tables: dict[str, TokenTable] = {}
         # Adapters that take nothing new and are about to go.
         self._leaving: set[Adapter] = set()
@@ -108,6 +108,7 @@ class Runtime:
         self._tables = {
             model.name: token_table(model.tokenizer_json, shown=model.structural_marks, beyond=model.token_bytes)
             for model in info.models
+            if "embeddings" not in model.capabilities
         }
         self.info = info
         self._update_served()
@@ -242,6 +243,9 @@ class Runtime:
         if self.info is None:
             raise ApiError(Reason.MODEL_NOT_READY, "This worker is loading its model.", retry_after_s=1.0)
         served = self.served.find(request.model)
+        table = self._tables.get(served.model)
+        if table is None:
+            raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{request.model}' is an embedding model.", "model")
         sampling = check(request, stop, served.info)
         limit = self.info.max_running + self.info.max_waiting
         if len(self._live) >= limit:
@@ -253,7 +257,7 @@ class Runtime:
         self._last_key += 1
         request = replace(request, key=self._last_key, model=served.model, adapter=served.adapter, sampling=sampling)
         stops = StopStrings(stop) if stop else None
-        choice = Choice(self._tables[served.model], len(request.prompt_token_ids), stops, sampling.min_tokens or 0)
+        choice = Choice(table, len(request.prompt_token_ids), stops, sampling.min_tokens or 0)
         self._engine.generate(request)
         live = Live(self._last_key, gateway_key, session, request, choice, self._clock())
         self._live[live.engine_key] = live

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import math
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from inferway.errors import ApiError, Reason
+from inferway.metrics import Registry
 from tests.sglang.driver import Driver
-from worker.engine import EmbedRequest
+from worker.engine import EmbedRequest, EngineInfo, GenerateRequest, Sampling, Step
 from worker.engines.sglang import SglangEngine
+from worker.metrics import WorkerMetrics
+from worker.runtime import Runtime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -78,6 +82,23 @@ async def test_no_generation(driver: Driver) -> None:
     with pytest.raises(ApiError) as caught:
         driver.submit([101, 2023, 102], max_tokens=5)
     assert caught.value.reason is Reason.UNSUPPORTED_VALUE
+
+
+async def test_as_a_worker(driver: Driver) -> None:
+    """A worker serves it although its tokenizer (WordPiece) has no token table, and refuses to generate with it."""
+
+    class Started(SglangEngine):
+        async def start(self, on_step: Callable[[Step], None]) -> EngineInfo:
+            return driver.info
+
+    runtime = Runtime(Started(model_path=""), "w", time.monotonic, WorkerMetrics(Registry("worker")))
+    await runtime.start()
+    assert [model.name for model in runtime.served] == ["minilm"]
+    session = runtime.open_session()
+    runtime.generate(session, 1, GenerateRequest(1, "r", "minilm", [101, 102], Sampling()), [])
+    ((_, delta),) = session.outbox.take()
+    assert delta.error is not None
+    assert delta.error.reason is Reason.UNSUPPORTED_VALUE
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """Whether SGLang's scheduler still moves: a process that is frozen or spins has not ended, and says nothing. Pure.
 
 It moves when an output comes or any of its own numbers changes. A part of a prompt is computed in one step without a
-sign of life, so a limit grows by several times what that should take; before the speed is known there is the limit alone.
+sign of life, so the limit grows by several times what that should take; not before the speed is known.
 """
 
 from __future__ import annotations
