@@ -22,7 +22,7 @@ POLICY = Policy(first_pause_s=0.05, longest_pause_s=0.1, stop_grace_s=5.0)
 
 # Appends "<name> starts <pid>" to a journal, then "<name> ends" when it is asked to finish.
 STAND_IN = """
-import os, signal, sys
+import os, signal, sys, time
 name, journal = sys.argv[1:]
 def write(text):
     with open(journal, "a") as file:
@@ -34,7 +34,7 @@ signal.signal(signal.SIGTERM, finish)
 write(f"starts {os.getpid()}")
 print(f"{name} is here", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)  # a signal that comes just before signal.pause() would wait for the next one
 """
 STUBBORN = STAND_IN.replace("signal.signal(signal.SIGTERM, finish)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
 CANNOT_START = "import sys; print('no such model: gpt-0', file=sys.stderr); sys.exit(3)"
