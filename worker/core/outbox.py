@@ -2,9 +2,11 @@
 
 Deltas wait by key. While the writer is busy, deltas of one key grow together: text is appended, counts are replaced,
 and so a slow reader costs one pending delta a choice, not one a token. `take` cuts what waits into messages under a
-size limit, round by round: a round is what waited when it began, smallest first, so that a token does not wait for the
-floods beside it and a flood only for one round. When the bytes that wait pass `limit_bytes`, the largest choices are
-given up: their text is dropped, an error takes its place, and their keys are returned to be aborted.
+size limit, round by round: a round is the keys that waited when it began, smallest first, and each gives one message
+at most, so that a token does not wait for the floods beside it and a flood only for one round. Bare refusals go before
+all: a gateway may move a request only while none of its choices has spoken. When the bytes that wait pass
+`limit_bytes`, the largest choices are given up: their text is dropped, an error takes its place, and their keys are
+returned to be aborted.
 """
 
 from __future__ import annotations
@@ -100,16 +102,17 @@ class Outbox:
             elif batch:
                 break
             else:
+                self._round.pop()
                 batch.append((key, self._cut(pending)))
                 break
         return batch
 
     def _begin_round(self) -> None:
-        self._round = sorted(self._pending.items(), key=_size_bytes)
+        self._round = sorted(self._pending.items(), key=_turn)
         self._round.reverse()
 
     def _cut(self, pending: Pending) -> Delta:
-        """As much of a delta that is larger than a message as fits into one; the rest stays first in line."""
+        """As much of a delta that is larger than a message as fits into one; the rest waits for the next round."""
         room = self._batch_bytes - _FIXED_BYTES
         if pending.texts is None:
             pending.texts = deque((pending.delta.text,))
@@ -118,14 +121,13 @@ class Outbox:
         while texts:
             text = texts.popleft()
             size_bytes = _text_bytes(text)
+            if size_bytes > room and not shown:
+                pieces = _pieces(text, room)
+                texts.extendleft(reversed(pieces))
+                self._grow(pending, sum(map(_text_bytes, pieces)) - size_bytes)
+                continue
             if size_bytes > room:
-                # Four bytes is the most that UTF-8 makes of a character.
-                fits = 0 if shown else room // 4
-                rest = text[fits:]
-                texts.appendleft(rest)
-                if fits:
-                    shown.append(text[:fits])
-                    self._grow(pending, _text_bytes(rest) - size_bytes)
+                texts.appendleft(text)
                 break
             shown.append(text)
             room -= size_bytes
@@ -159,8 +161,17 @@ class Outbox:
         return given_up
 
 
-def _size_bytes(item: tuple[int, Pending]) -> int:
-    return item[1].size_bytes
+def _turn(item: tuple[int, Pending]) -> int:
+    pending = item[1]
+    is_bare_error = pending.delta.error is not None and pending.texts is None and not pending.delta.text
+    return 0 if is_bare_error else pending.size_bytes
+
+
+def _pieces(text: str, size_bytes: int) -> Sequence[str]:
+    """A text in pieces of at most this size, all at once: a cut that left the rest whole would copy it each time."""
+    # Four bytes is the most that UTF-8 makes of a character.
+    length = size_bytes if text.isascii() else size_bytes // 4
+    return [text[start : start + length] for start in range(0, len(text), length)]
 
 
 def _text_bytes(text: str) -> int:

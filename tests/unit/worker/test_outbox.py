@@ -60,6 +60,13 @@ def test_a_text_larger_than_a_message_is_cut_and_its_end_comes_last() -> None:
     assert batches[0][0] == (2, Delta("z", 1))
 
 
+def test_messages_of_a_large_text_are_full() -> None:
+    """A text of one byte a character fills its messages."""
+    outbox = Outbox(batch_bytes=1_096)
+    outbox.put(1, Delta("x" * 10_000, 1))
+    assert len(drain(outbox)) == 10
+
+
 def test_a_token_does_not_wait_for_the_floods_beside_it() -> None:
     """The smallest go first; a flood waits for the round in which it is, not for the next."""
     outbox = Outbox(batch_bytes=1_000)
@@ -71,6 +78,28 @@ def test_a_token_does_not_wait_for_the_floods_beside_it() -> None:
     outbox.put(6, Delta("token", 1))
     outbox.put(0, Delta("x" * 500, 2))
     assert [key for batch in drain(outbox) for key, _ in batch] == [1, 2, 3, 4, 6, 0]
+
+
+def test_a_token_does_not_wait_for_a_flood_that_grows_as_fast_as_it_is_read() -> None:
+    """Each key gives one message a round at most, however much of it comes meanwhile."""
+    outbox = Outbox(batch_bytes=1_000)
+    outbox.put(1, Delta("x" * 5_000, 1))
+    outbox.take()
+    outbox.put(2, Delta("token", 1))
+    keys = []
+    for _ in range(3):
+        outbox.put(1, Delta("x" * 900, 1))
+        keys += [key for key, _ in outbox.take()]
+    assert 2 in keys
+
+
+def test_a_refusal_is_told_before_the_words_of_its_siblings() -> None:
+    """However long its sentence: a gateway moves a request only while no choice of it has spoken."""
+    outbox = Outbox()
+    outbox.put(1, Delta("a", 1, usage=Usage(5, 1, 0)))
+    error = ApiError(Reason.OVERLOADED, "This worker takes 8 requests at a time and has 8.")
+    outbox.put(2, Delta(error=error))
+    assert [key for key, _ in outbox.take()] == [2, 1]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.text("aé👋", max_size=60), st.booleans()), max_size=40))
