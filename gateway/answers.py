@@ -69,6 +69,11 @@ class StreamedAnswer:
         if self._stream.ready:
             self._stream.write(HEARTBEAT)
 
+    def on_tick(self) -> None:
+        """A client that has caught up gets what was held for it, though no further text may come for long."""
+        if (self._held_texts or self._held_finishes) and self._stream.ready:
+            self._release()
+
     def opened(self) -> None:
         """The stream is open: say the roles and what was held."""
         for index in range(len(self._splitters)):
@@ -152,6 +157,9 @@ class GatheredAnswer:
 
     def on_silence(self) -> None:
         """A client that waits for one piece gets none early."""
+
+    def on_tick(self) -> None:
+        """Nothing is held for a client that waits for one piece."""
 
     def choices(self) -> list[ChoiceText]:
         return [self._choice(index) for index in range(len(self._splitters))]

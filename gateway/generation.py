@@ -70,6 +70,9 @@ class Sink(Protocol):
     def on_silence(self) -> None:
         """Nothing has come for a heartbeat's time."""
 
+    def on_tick(self) -> None:
+        """A few times a second, whatever comes."""
+
 
 class _State(Enum):
     WAITING = auto()
@@ -201,6 +204,7 @@ class Generation:
             self._routing.expire(self._ticket, now)
         elif self._run is not None and now >= self._stalls_at(self._run):
             self._worker_stalled(self._run)
+        self._sink.on_tick()
         if now + TICK_S > self.spoke_at + self._plan.heartbeat_s:
             self.spoke_at = now
             if not self.started.done():
@@ -235,8 +239,9 @@ class Generation:
         run.open_choices -= 1
         if not run.open_choices:
             self._state = _State.ENDED
+            if not self.ended.done():  # its handler may have been cancelled just now
+                self.ended.set_result(None)
             self._let_go(ReleaseOutcome.OK)
-            self.ended.set_result(None)
 
     def choice_failed(self, choice: _Choice, error: ApiError, *, session_broke: bool = False) -> None:
         """One choice failed, and with it the request, unless nothing has come of it and it may move."""

@@ -220,7 +220,8 @@ async def read_json_body(request: web.BaseRequest, *, limit_bytes: int, timeout_
     announced = request.content_length
     if announced is not None and announced > limit_bytes:
         raise _too_large(limit_bytes, announced)
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+    expects = request.version >= (1, 1) and request.headers.get("Expect", "").lower() == "100-continue"
+    if expects and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []
     size = 0

@@ -24,6 +24,7 @@ _DispatchCall = grpc.aio.StreamStreamCall[router_pb2.DispatchRequest, router_pb2
 
 _RECONNECT_S = (0.1, 1.0)
 _SNAPSHOT_INTERVAL_MS = 1000
+_UINT32_MAX = 2**32 - 1
 
 
 class ReleaseOutcome(Enum):
@@ -151,6 +152,7 @@ class RouterClient:
     def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int) -> None:
         """Give a lease back. After a break there is nothing to give back: the router has dropped it."""
         if self.connected:
+            completion_tokens = min(completion_tokens, _UINT32_MAX)  # a sum of what engines have said
             self._outbox.releases.add(lease_id=lease_id, outcome=outcome.value, completion_tokens=completion_tokens)
             self._outbox_filled.set()
 

@@ -18,7 +18,7 @@ from inferway.errors import ApiError, Reason
 from .core.rendezvous import ranked, within_bounded_load
 from .metrics import Metrics
 from .router_client import Grant, RouterClient, Ticket
-from .worker_sessions import WorkerSessions
+from .worker_sessions import WorkerSession, WorkerSessions
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Routing:
         candidates = {
             session.address: session.worker_id
             for session in serving
-            if session.worker_id not in ticket.excluded and session.choices_in_flight < session.capacity
+            if session.worker_id not in ticket.excluded and _has_room(session, ask.num_choices)
         }
         prefix = ask.block_hashes[:_FALLBACK_PREFIX_BLOCKS]
         key = prefix[-1].to_bytes(8, "big") if prefix else ask.request_id.encode()
@@ -136,6 +136,11 @@ class Routing:
         self._metrics.fallback_dispatches.inc()
         ticket.on_grant(Grant(candidates[chosen], chosen))
         return True
+
+
+def _has_room(session: WorkerSession, num_choices: int) -> bool:
+    """For all choices; for more than the worker ever takes when it is idle, so that it says so itself."""
+    return session.choices_in_flight + min(num_choices, session.capacity) <= session.capacity
 
 
 def _no_worker(model: str) -> ApiError:

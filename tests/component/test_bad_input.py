@@ -203,3 +203,9 @@ async def test_http_1_0_clients_get_a_plain_stream(mesh: Mesh) -> None:
         assert b"transfer-encoding" not in head.lower()
         assert events.startswith(b"data: {")
         assert events.endswith(b"data: [DONE]\n\n")
+
+
+async def test_http_1_0_clients_are_never_told_to_go_on(mesh: Mesh) -> None:
+    """They know no answer before the answer; their Expect is ignored."""
+    request = post(good(), "Expect: 100-continue", "Connection: close").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    assert (await exchange(mesh, request)).startswith(b"HTTP/1.0 200")

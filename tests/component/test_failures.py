@@ -34,7 +34,10 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "brief": [{"text": "t ", "repeat": 20, "gap_ms": 100}, {"finish": "stop"}],
     "silent": [{"sleep_ms": 60_000}, {"text": "x"}, {"finish": "stop"}],
     "gap": [{"text": "a"}, {"sleep_ms": 2500}, {"text": "b"}, {"finish": "stop"}],
+    "wild_counts": [{"text": "a"}, {"finish": "stop", "usage": {"completion": 2**32 - 1}}],
+    "short_gap": [{"text": "a"}, {"sleep_ms": 1000}, {"finish": "stop"}],
     "flood": [{"text": "y" * 1000, "repeat": 40_000}, {"finish": "length"}],
+    "burst_silent": [{"text": "z" * 1000, "repeat": 1500}, {"sleep_ms": 60_000}, {"text": "x"}, {"finish": "stop"}],
     "burst": [{"text": "z" * 1000, "repeat": 1500}, {"finish": "stop"}],
 }
 HI = [{"role": "user", "content": "hi"}]
@@ -147,6 +150,37 @@ async def test_requests_waiting_in_a_router_survive_its_death(scripts: str) -> N
         assert waiting.text() == "hi"
 
 
+async def test_without_a_router_several_choices_wait_for_room_for_all(scripts: str) -> None:
+    """A request is not sent to a worker that must refuse one of its choices."""
+    args = worker_args(scripts, "--max-running", "4", "--max-waiting", "0")
+    with Mesh(workers=[args], with_router=False) as mesh:
+        holder = await ask(mesh.gateway.address, "brief", n=2)
+        await holder.wait_events(4)
+        waiting = [await ask(mesh.gateway.address, "echo", n=3) for _ in range(5)]
+        for stream in waiting:
+            await asyncio.wait_for(stream.done, 15)
+            assert stream.status == 200
+            assert sorted(stream.text()) == sorted("hihihi")
+
+
+async def test_clients_that_leave_as_their_answers_end_are_no_fault(scripts: str) -> None:
+    """Both happen while the gateway is held up, so that it learns of them at once."""
+    with Mesh(workers=[worker_args(scripts)]) as mesh:
+        for _ in range(3):
+            streams = [await ask(mesh.gateway.address, "short_gap") for _ in range(30)]
+            for stream in streams:
+                await stream.wait_events(2)
+            mesh.gateway.popen.send_signal(signal.SIGSTOP)
+            try:
+                for stream in streams:
+                    stream.close()
+                await until(lambda: _running(mesh.workers[0]) == 0, 10, "the engine is done")
+            finally:
+                mesh.gateway.popen.send_signal(signal.SIGCONT)
+            assert await answers(mesh.gateway.address)
+        assert "Traceback" not in mesh.gateway.log_text()
+
+
 async def test_a_client_that_leaves_the_queue_frees_its_place(scripts: str, tmp_path: Path) -> None:
     """A queued request whose client has gone never reaches the engine."""
     record = tmp_path / "record.jsonl"
@@ -191,6 +225,20 @@ async def test_slow_readers_are_coalesced_then_cut(scripts: str) -> None:
         assert memory.memory_info().rss - before < 64 << 20
         await until(lambda: _running(mesh.workers[0]) == 0, 5, "the engine is aborted")
         stuck.close()
+
+
+async def test_a_reader_that_catches_up_gets_what_was_held(scripts: str) -> None:
+    """Text that was merged for a slow reader does not wait for the next token."""
+    with Mesh(workers=[worker_args(scripts)], gateway_args=["--coalesce-bytes", "65536"]) as mesh:
+        body, headers = STREAM, {"X-Request-Id": "burst_silent.x"}
+        stream = await EventStream.open(mesh.gateway.address, body, headers=headers, receive_buffer_bytes=4096)
+        await until(lambda: stream.status, 10, "the status line")
+        stream.pause()
+        await asyncio.sleep(1.0)
+        stream.resume()
+        await until(lambda: len(stream.text()) == 1_500_000, 20, "all that was said")
+        assert not stream.done.done()
+        stream.close()
 
 
 async def test_a_finished_answer_must_be_read_in_time(scripts: str) -> None:
@@ -240,6 +288,18 @@ async def test_heartbeats_fill_silence_before_and_between_tokens(scripts: str) -
         before, _, after = seen["gap"].partition(b'"content":"b"')
         assert before.count(b": heartbeat\n\n") >= 2
         assert after.count(b": heartbeat") == 0
+
+
+async def test_counts_beyond_their_field_end_the_answer_all_the_same(scripts: str) -> None:
+    """An engine that counts wildly costs no stream its end and no worker a lease."""
+    with Mesh(workers=[worker_args(scripts)]) as mesh:
+        stream = await ask(mesh.gateway.address, "wild_counts", n=2)
+        await asyncio.wait_for(stream.done, 10)
+        assert stream.payloads()[-1] == b"[DONE]"
+        assert mesh.router is not None
+        leases = f"http://{mesh.router.ops_address}/metrics"
+        await until(lambda: metric(leases, "inferway_router_worker_requests_in_flight") == 0, 3, "no lease is left")
+        assert "Traceback" not in mesh.gateway.log_text()
 
 
 async def test_the_request_deadline_ends_it(scripts: str) -> None:
