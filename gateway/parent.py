@@ -2,7 +2,7 @@
 
 Children share the socket, one directory of metrics, so that any of them answers for all, and the cache secret, which
 one that starts after a rotation would otherwise derive differently. A child that dies is replaced; a signal to the
-parent reaches all.
+parent reaches all, and so does its death: what it leaves behind would hold the port against its successor.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from inferway import logs, metrics, net
 from inferway.grpc_util import InternalToken
 from inferway.lifecycle import StopSignals, unless
 from inferway.service import STOPPED
+from inferway.tether import tethered
 
 from .cache_secret import cache_secret
 from .config import CACHE_SECRET_VARIABLE, Config
@@ -65,12 +66,7 @@ class Parent:
     async def _keep(self, listen_fd: int, environ: Mapping[str, str], directory: str, signals: StopSignals) -> None:
         while not signals.stop.is_set():
             child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gateway",
-                *self._argv,
-                "--listen-fd",
-                str(listen_fd),
+                *tethered([sys.executable, "-m", "gateway", *self._argv, "--listen-fd", str(listen_fd)]),
                 pass_fds=[listen_fd],
                 env=environ,
             )

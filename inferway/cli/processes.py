@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferway.cli import tether
 from inferway.cli.core.log_lines import telling
 from inferway.cli.core.supervisor import Action, Failure, Finish, Kill, Report, Start, Supervisor, Terminate
+from inferway.tether import tethered
 
 # The status that a shell gives to a command that could not be executed.
 _NOT_EXECUTED = 127
@@ -183,8 +182,3 @@ def last_lines(logs: Path, name: str, count: int = 8) -> list[str]:
     except OSError:
         return []
     return telling(text.splitlines(), count)
-
-
-def tethered(command: Sequence[str]) -> list[str]:
-    """`command`, made to end with this process."""
-    return [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command]

@@ -79,6 +79,27 @@ def test_signals_are_told_to_children_once() -> None:
         assert not gateway.events("drain_limit_passed")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has gone")
+def test_no_child_outlives_its_parent() -> None:
+    """A parent that is killed leaves the port free for the next one."""
+    flags = ("--processes", "2", "--drain-delay-s", "0")
+    with Process("gateway", "--listen", "127.0.0.1:0", *flags) as gateway:
+        parent = psutil.Process(gateway.pid)
+        url = f"http://{gateway.address}"
+        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
+        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+        children = parent.children()
+        gateway.kill()
+        try:
+            wait_until(lambda: not any(map(psutil.Process.is_running, children)), LIMIT_S, "the end of all children")
+        finally:
+            for child in children:
+                if child.is_running():
+                    child.kill()
+        with Process("gateway", "--listen", gateway.address, *flags):
+            assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
+
+
 def _ignore_ctrl_c(children: list[psutil.Process]) -> bool:
     """By the mask of ignored signals that the system keeps of a process."""
     masks = [Path(f"/proc/{child.pid}/status").read_text().split("SigIgn:")[1].split()[0] for child in children]

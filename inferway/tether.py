@@ -1,6 +1,7 @@
-"""Runs a command that ends with its parent: `python tether.py PARENT_PID COMMAND...`.
+"""Commands that end with the process that started them.
 
-On Linux the command gets SIGTERM when the parent is gone, however the parent ended. Elsewhere it is just run.
+On Linux a tethered command gets SIGTERM when its parent is gone, however the parent ended. Elsewhere it is just run.
+Run as a script this file is the tether: `python tether.py PARENT_PID COMMAND...`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
+
+
+def tethered(command: Sequence[str]) -> list[str]:
+    """`command`, made to end with this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def main(argv: list[str]) -> None:
