@@ -37,6 +37,13 @@ def test_a_worker_starts_serves_and_ends_cleanly(tmp_path: Path) -> None:
         assert worker.events("closed")
 
 
+def test_scripts_in_json_may_escape_what_is_no_ascii(tmp_path: Path) -> None:
+    """JSON writes a character beyond the first 65,536 as two escapes, which YAML does not know."""
+    with start_worker(*scripts(tmp_path, wave=[{"text": "👋"}])) as worker:
+        assert r"\ud83d\udc4b" in (tmp_path / "scripts.json").read_text()
+        worker.wait_for_event("ready")
+
+
 def test_sigterm_lets_a_running_request_finish(tmp_path: Path) -> None:
     """The answer that has begun arrives whole before the process ends with 0."""
     arguments = scripts(tmp_path, slow=[{"text": "t", "repeat": 20, "gap_ms": 25}, {"finish": "stop"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -219,11 +220,18 @@ def _no_such_adapter(name: str) -> ApiError:
 
 
 def _load_scripts(path: str) -> Scripts:
-    """JSON is YAML. Raises OSError, or ApiError with what is wrong where."""
+    """YAML or JSON. Raises OSError, or ApiError with what is wrong where."""
     text = Path(path).read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return read_scripts(yaml.load(text, Loader=loader) or {})
+        try:
+            document = json.loads(text)
+            # Half a pair is no text, wherever it stands.
+            json.dumps(document, ensure_ascii=False).encode()
+        except json.JSONDecodeError:
+            # Nearly all JSON is YAML, but not an escaped surrogate pair: how JSON's writers say an emoji.
+            document = yaml.load(text, Loader=loader)
+        return read_scripts(document or {})
     except yaml.YAMLError as error:
         raise ApiError(Reason.INVALID_REQUEST, f"the scripts in {path} are no YAML: {error}") from error
     except ValueError as error:
