@@ -133,10 +133,18 @@ class Runtime:
         try:
             self._admit(session, gateway_key, request, stop)
         except ApiError as error:
-            self._metrics.outcomes[error.reason.label] += 1
-            logs.event(log, "refused", request_id=request.request_id, outcome=error.reason.label, detail=error.message)
-            self._send(session, gateway_key, Delta(error=error))
-            session.wake.set()
+            self._refuse(session, gateway_key, request, error)
+        except Exception:
+            # A fault of ours in one request must not end the session with the streams of all others.
+            log.exception("admission_failed", extra={"fields": {"request_id": request.request_id}})
+            fault = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+            self._refuse(session, gateway_key, request, fault)
+
+    def _refuse(self, session: GatewaySession, gateway_key: int, request: GenerateRequest, error: ApiError) -> None:
+        self._metrics.outcomes[error.reason.label] += 1
+        logs.event(log, "refused", request_id=request.request_id, outcome=error.reason.label, detail=error.message)
+        self._send(session, gateway_key, Delta(error=error))
+        session.wake.set()
 
     def abort(self, session: GatewaySession, gateway_key: int) -> None:
         """Stop a choice; its last delta comes with the engine's answer. Unknown keys are ignored."""
