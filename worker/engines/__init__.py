@@ -63,7 +63,9 @@ def _sglang(config: Config) -> Engine:
     if not config.model_path:
         raise EngineNotInstalled("the engine sglang needs a model: --model-path FOLDER")
     if importlib.util.find_spec("sglang") is None:
-        raise EngineNotInstalled("the engine sglang needs an environment of its own, made by scripts/setup_sglang.sh")
+        raise EngineNotInstalled(
+            "the engine sglang is not installed here: docs/gpu.md says how on GPUs, scripts/setup_sglang.sh on a CPU"
+        )
     from .sglang import SglangEngine
 
     engine: Engine = SglangEngine(

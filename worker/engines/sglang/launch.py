@@ -19,7 +19,8 @@ from .children import Children, spawned
 from .options import PAGE_SIZE, Options, arguments
 
 # Flags that would take away what the engine relies on, with the value that they must have.
-_FIXED = {"skip_tokenizer_init": False, "tokenizer_worker_num": 1, "node_rank": 0}
+# With --dcp-size a block of the KV events has several pages.
+_FIXED = {"skip_tokenizer_init": False, "tokenizer_worker_num": 1, "node_rank": 0, "dcp_size": 1}
 
 
 class Sglang:
@@ -111,7 +112,7 @@ def _parse(options: Options, events: str, on_cpu: bool) -> Any:
         cpu_flags=cpu.flags(max_running=options.max_running, page_size=PAGE_SIZE) if on_cpu else (),
         max_total_tokens=cpu.MAX_TOTAL_TOKENS if on_cpu else None,
         # SGLang knows no local sockets for several ranks, and their caches would be told apart by nobody.
-        events=events if given.dp_size == 1 else "",
+        events=events if given.dp_size == given.attn_dp_size == 1 else "",
     )
     try:
         args = prepare_server_args(argv)

@@ -98,10 +98,10 @@ def takes_seed(settings: Mapping[str, Any]) -> bool:
 
 
 def publishes_events(sglang: Sglang) -> bool:
-    """With data parallelism a worker has several caches, and a block hash would not say which."""
+    """With data parallelism, of attention too, a worker has several caches: a block hash would not say which."""
     settings = sglang.settings
     has_cache = sglang.manager.is_generation and not settings["disable_radix_cache"]
-    return bool(has_cache and settings["dp_size"] == 1)
+    return bool(has_cache and settings["kv_events_config"])
 
 
 def _template(template: str | Mapping[str, str] | None) -> str:
