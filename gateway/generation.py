@@ -20,7 +20,7 @@ from typing import Protocol
 
 from inferway.errors import ApiError, Reason
 
-from .core.openai import Sampling
+from .core.generation_fields import Sampling
 from .core.sse import FinishReason, Usage
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket

@@ -21,7 +21,7 @@ from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.errors import ApiError, Reason
 from inferway.sampling import RANGES
 
-from .core.openai import Sampling
+from .core.generation_fields import Sampling
 from .core.sse import FinishReason, Usage
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from inferway.errors import ApiError, Reason
 from ..answers import GatheredAnswer, StreamedAnswer
 from ..catalog import Catalog, ServedModel
 from ..config import Config
-from ..core.openai import ChatRequest, Limits, Sampling, parse_chat
+from ..core.chat_request import ChatRequest, Limits, parse_chat
+from ..core.generation_fields import Sampling
 from ..core.reasoning import ThinkSplitter, make_splitter
 from ..core.sse import Answer, ChunkEncoder, whole_answer
 from ..generation import Generation, Plan, Sink

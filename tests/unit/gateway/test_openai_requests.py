@@ -1,4 +1,4 @@
-"""gateway/core/openai.py"""
+"""gateway.core.chat_request.py"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.openai import ChatRequest, Limits, parse_chat
+from gateway.core.chat_request import ChatRequest, Limits, parse_chat
 from inferway.errors import ApiError, Reason
 
 HI = [{"role": "user", "content": "hi"}]

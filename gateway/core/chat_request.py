@@ -1,0 +1,222 @@
+"""A chat request as OpenAI clients send it: parsed, checked and turned into our own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from inferway.errors import invalid
+from inferway.sampling import RANGES, Range, check_range
+
+from .body import check_length, convert, decode_object, header_names, json_type, unsupported
+from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, common_fields, prepared
+
+MAX_METADATA_PAIRS = 16
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TEXT_PART_TYPES = ("text", "input_text", "output_text", "refusal")
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    function_call: dict[str, Any] | None = None
+
+
+class _ChatBody(GenerationBody, kw_only=True):
+    messages: list[_Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    modalities: list[str] | None = None
+
+
+_HARMLESS = HARMLESS | frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "verbosity",
+    }
+)
+_REFUSED = (
+    *REFUSED,
+    "audio",
+    "functions",
+    "function_call",
+    "prediction",
+    "reasoning_effort",
+    "web_search_options",
+)
+_KNOWN = frozenset(_ChatBody.__struct_fields__) | _HARMLESS | frozenset(_REFUSED)
+_MESSAGE_KEYS = frozenset(_Message.__struct_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(GenerationRequest):
+    # Plain data for the template: role and content (text) and, where given, name, tool_calls, tool_call_id, ...
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that configuration sets."""
+
+    max_messages: int = 4096
+    max_choices: int = 16
+
+
+def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
+    """Check the body of POST /v1/chat/completions. Raises ApiError (400)."""
+    raw = prepared(decode_object(body), _REFUSED)
+    chat = convert(raw, _ChatBody, required=("model", "messages"))
+    check_length("messages", len(chat.messages), 1, limits.max_messages)
+    messages = [_message(message, f"messages[{index}]") for index, message in enumerate(chat.messages)]
+    _check_output_options(chat)
+    for reserved in ("messages", "tools"):
+        if reserved in (chat.chat_template_kwargs or ()):
+            raise invalid("chat_template_kwargs", f"'chat_template_kwargs' must not contain '{reserved}'.")
+    return ChatRequest(
+        **common_fields(chat, max_choices=limits.max_choices, max_tokens=_max_tokens(chat)),
+        messages=messages,
+        tools=_tools(chat),
+        template_kwargs=chat.chat_template_kwargs or {},
+        ignored=_ignored(raw),
+    )
+
+
+def _max_tokens(chat: _ChatBody) -> int | None:
+    check_range("max_completion_tokens", chat.max_completion_tokens, RANGES["max_tokens"])
+    limit, older = chat.max_completion_tokens, chat.max_tokens
+    if limit is None:
+        return older
+    if older not in (None, limit):
+        raise invalid(
+            "max_tokens", f"'max_tokens' ({older}) contradicts 'max_completion_tokens' ({limit}); send one of them."
+        )
+    return limit
+
+
+def _message(message: _Message, path: str) -> dict[str, Any]:
+    if message.role not in _ROLES:
+        raise invalid(f"{path}.role", f"'{path}.role' must be one of {', '.join(_ROLES)}, got '{message.role[:64]}'.")
+    content = _content(message, path)
+    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    if message.role == "tool" and message.tool_call_id is None:
+        raise invalid(f"{path}.tool_call_id", f"'{path}.tool_call_id' is required in a message of role 'tool'.")
+    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+        value = getattr(message, name)
+        if value is not None:
+            plain[name] = value
+    if message.tool_calls is not None:
+        plain["tool_calls"] = [
+            _tool_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+        ]
+    return plain
+
+
+def _content(message: _Message, path: str) -> str:
+    """The text of a message; parts are joined by a line feed. Empty for an assistant that only called tools."""
+    content = message.content
+    if content is None:
+        if message.role == "assistant" and (message.tool_calls or message.function_call):
+            return ""
+        if message.role == "assistant" and message.refusal is not None:
+            return message.refusal
+        raise invalid(f"{path}.content", f"'{path}.content' is required in a message of role '{message.role}'.")
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        where = f"{path}.content[{index}]"
+        kind = part.get("type")
+        if kind not in _TEXT_PART_TYPES:
+            shown = str(kind)[:64]
+            raise unsupported(f"{where}.type", f"Content of type '{shown}' is not supported by this model, only text.")
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise invalid(f"{where}.text", f"'{where}.text' must be a string, got {json_type(text)}.")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _tool_call(call: dict[str, Any], path: str) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise invalid(f"{path}.function.name", f"'{path}.function.name' is required and must be a string.")
+    arguments = function.get("arguments", "{}")
+    if not isinstance(arguments, str | dict):
+        raise invalid(
+            f"{path}.function.arguments",
+            f"'{path}.function.arguments' must be a string, got {json_type(arguments)}.",
+        )
+    return {
+        "id": call.get("id", ""),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def _check_output_options(chat: _ChatBody) -> None:
+    """Fields about the shape of the answer that no model serves yet, and their own mistakes first."""
+    check_range("top_logprobs", chat.top_logprobs, Range(0, 20))
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
+    if chat.logprobs:
+        raise unsupported("logprobs", "'logprobs' is not supported by this model.")
+    if chat.modalities is not None and chat.modalities != ["text"]:
+        raise unsupported("modalities", "Only the modality 'text' is supported.")
+    kind = (chat.response_format or {}).get("type", "text")
+    if kind != "text":
+        if kind not in ("json_object", "json_schema"):
+            raise invalid(
+                "response_format.type", "'response_format.type' must be one of text, json_object, json_schema."
+            )
+        raise unsupported("response_format", f"The response format '{kind}' is not supported by this model.")
+    if chat.metadata is not None and len(chat.metadata) > MAX_METADATA_PAIRS:
+        raise invalid("metadata", f"'metadata' must have at most {MAX_METADATA_PAIRS} pairs, got {len(chat.metadata)}.")
+
+
+def _tools(chat: _ChatBody) -> list[dict[str, Any]] | None:
+    for index, tool in enumerate(chat.tools or []):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict):
+            raise invalid(f"tools[{index}]", f"'tools[{index}]' must be an object of type 'function'.")
+        if not isinstance(function.get("name"), str):
+            raise invalid(f"tools[{index}].function.name", f"'tools[{index}].function.name' must be a string.")
+    choice = chat.tool_choice
+    if choice is None or choice == "auto":
+        return chat.tools or None
+    if choice == "none":
+        return None
+    if not chat.tools:
+        raise invalid("tool_choice", "'tool_choice' needs 'tools'.")
+    shown = choice if isinstance(choice, str) else "a named tool"
+    raise unsupported("tool_choice", f"'tool_choice' must be 'auto' or 'none' for this model, got {shown[:64]!r}.")
+
+
+def _ignored(raw: Mapping[str, Any]) -> list[str]:
+    """Fields without effect at the top level, and those inside messages."""
+    names = [name for name, value in raw.items() if value is not None and (name in _HARMLESS or name not in _KNOWN)]
+    extras = {f"messages[].{name}" for message in raw["messages"] for name in message if name not in _MESSAGE_KEYS}
+    return header_names([*names, *sorted(extras)])
