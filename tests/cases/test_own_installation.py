@@ -181,9 +181,9 @@ async def test_metrics_of_all_processes(case: Any) -> None:
     with Mesh(gateway_args=["--processes", "4"]) as mesh:
         page, ready = mesh.url("/metrics"), mesh.url("/health/ready")
         sessions = "inferway_gateway_worker_sessions"
-        await until(lambda: metric(page, sessions) == 4, 20, "every process has its worker")
+        await until(lambda: metric(page, sessions) == 4, 60, "every process has its worker")
         # Which process takes a connection is up to the kernel: so many yeses in a row come from all of them.
-        await until(lambda: all(http_json(ready)[0] == 200 for _ in range(50)), 20, "every process is ready")
+        await until(lambda: all(http_json(ready)[0] == 200 for _ in range(50)), 60, "every process is ready")
         for _ in range(10):
             answers = await asyncio.gather(*(send(mesh.gateway.address, CHAT, body=ASK) for _ in range(20)))
             assert {answer.status for answer in answers} == {200}

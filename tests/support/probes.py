@@ -8,14 +8,14 @@ import urllib.request
 from typing import Any
 
 
-def http_text(url: str, timeout_s: float = 5.0) -> str:
+def http_text(url: str, timeout_s: float = 20.0) -> str:
     """The body of a GET that succeeds."""
     with urllib.request.urlopen(url, timeout=timeout_s) as response:
         text: str = response.read().decode()
     return text
 
 
-def http_json(url: str, timeout_s: float = 5.0) -> tuple[int, Any]:
+def http_json(url: str, timeout_s: float = 20.0) -> tuple[int, Any]:
     """Status and parsed body of a GET, error statuses included."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
