@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from inferway.errors import ApiError, Reason
 
 from .core.reasoning import Content, Event, Reasoning, ThinkSplitter
-from .core.sse import DONE, HEARTBEAT, ChoiceText, ChunkEncoder, FinishReason, Usage, error_event
+from .core.sse import DONE, HEARTBEAT, ChoiceText, Encoder, FinishReason, Usage, error_event
+from .generation import Sink
 from .sse_stream import SseStream
 
 
@@ -25,7 +26,7 @@ class StreamedAnswer:
     def __init__(
         self,
         stream: SseStream,
-        encoder: ChunkEncoder,
+        encoder: Encoder,
         splitters: Sequence[ThinkSplitter | None],
         *,
         limit_bytes: int,
@@ -75,9 +76,10 @@ class StreamedAnswer:
             self._release()
 
     def opened(self) -> None:
-        """The stream is open: say the roles and what was held."""
+        """The stream is open: say how the choices begin, and what was held."""
         for index in range(len(self._splitters)):
-            self._stream.write(self._encoder.role(index))
+            if opening := self._encoder.opening(index):
+                self._stream.write(opening)
         self._release()
 
     async def complete(self, usage: Usage | None, *, timeout_s: float) -> None:
@@ -173,3 +175,23 @@ class GatheredAnswer:
         reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
         content = "".join(event.text for event in events if not isinstance(event, Reasoning))
         return ChoiceText(content, self._reasons[index], reasoning or None)
+
+
+class Part:
+    """A sink for some of the choices of another one: those from `first` on."""
+
+    def __init__(self, sink: Sink, first: int) -> None:
+        self._sink = sink
+        self._first = first
+
+    def on_text(self, index: int, text: str) -> None:
+        self._sink.on_text(self._first + index, text)
+
+    def on_finish(self, index: int, text: str, reason: FinishReason) -> None:
+        self._sink.on_finish(self._first + index, text, reason)
+
+    def on_silence(self) -> None:
+        self._sink.on_silence()
+
+    def on_tick(self) -> None:
+        self._sink.on_tick()

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
@@ -25,11 +26,14 @@ from .cache_secret import cache_secret
 from .catalog import Catalog
 from .config import Config
 from .generation import TICK_S, Generation, Plan, Sink
+from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
 from .listener import BACKLOG, open_listener
 from .metrics import Metrics
 from .middleware import Front, Routes
-from .routes.chat import ChatRoute
+from .routes.chat import make_chat
+from .routes.completions import make_completions
+from .routes.generate import Inference
 from .routes.health import ops_routes
 from .routes.models import make_list_models
 from .routing import Routing
@@ -61,19 +65,21 @@ class Gateway:
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
         self._catalog = Catalog(self._executor, self._sessions.connected)
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
-        self._generations: set[Generation] = set()
+        # Those of each request that is being answered.
+        self._generations: dict[Running, Sequence[Generation]] = {}
         self._draining = False
         self._listener: socket.socket | None = None
-        chat = ChatRoute(
+        inference = Inference(
             config=config,
             catalog=self._catalog,
-            new_generation=self._new_generation,
+            new_generations=self._new_generations,
             discard=self._discard,
             executor=self._executor,
             cache_secret=cache_secret(config, token).encode(),
         )
         routes: Routes = {
-            "/v1/chat/completions": {"POST": chat.handler()},
+            "/v1/chat/completions": {"POST": make_chat(inference)},
+            "/v1/completions": {"POST": make_completions(inference)},
             "/v1/models": {"GET": make_list_models(self._catalog)},
             **ops_routes(self._readiness, registry.render),
         }
@@ -143,8 +149,8 @@ class Gateway:
         if self._generations:
             cut = len(self._generations)
             logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=cut)
-            for generation in list(self._generations):
-                generation.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))
+            for running in list(self._generations):
+                running.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))
             await asyncio.sleep(_LAST_WORDS_S)
 
     async def _tick(self) -> None:
@@ -155,7 +161,7 @@ class Gateway:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
             self._metrics.loop_lag.observe(max(0.0, now - before - TICK_S))
-            for generation in list(self._generations):
+            for generation in [one for several in self._generations.values() for one in several]:
                 try:
                     generation.tick(now)
                 except Exception:
@@ -167,14 +173,18 @@ class Gateway:
             if tick % _TICKS_A_FLUSH == 0:
                 self._metrics.flush()
 
-    def _new_generation(self, plan: Plan, sink: Sink) -> Generation:
-        generation = Generation(plan, sink, self._routing, self._sessions, self._metrics)
-        self._generations.add(generation)
-        return generation
+    def _new_generations(self, plans: Sequence[Plan], sinks: Sequence[Sink]) -> Running:
+        generations = [
+            Generation(plan, sink, self._routing, self._sessions, self._metrics)
+            for plan, sink in zip(plans, sinks, strict=True)
+        ]
+        running: Running = generations[0] if len(generations) == 1 else GenerationGroup(generations)
+        self._generations[running] = generations
+        return running
 
-    def _discard(self, generation: Generation) -> None:
-        generation.close()
-        self._generations.discard(generation)
+    def _discard(self, running: Running) -> None:
+        running.close()
+        self._generations.pop(running, None)
 
     def _sessions_changed(self) -> None:
         self._metrics.sessions.set(len(self._sessions.connected()))

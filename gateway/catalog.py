@@ -32,10 +32,10 @@ _RETRY_S = 1.0
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is ready. `prompts` is None where it takes no chat requests (it has no template)."""
+    """A model that is ready."""
 
     description: ModelDescription
-    prompts: PromptBuilder | None
+    prompts: PromptBuilder
 
     @property
     def name(self) -> str:
@@ -163,10 +163,10 @@ class Catalog:
         return self._tokenizers[digest]
 
     @staticmethod
-    def _prompt_builder(description: ModelDescription, tokenizer: Tokenizer) -> PromptBuilder | None:
-        if not description.chat_template:
-            return None
-        template = ChatTemplate(
-            description.chat_template, bos_token=description.bos_token, eos_token=description.eos_token
-        )
+    def _prompt_builder(description: ModelDescription, tokenizer: Tokenizer) -> PromptBuilder:
+        template = None
+        if description.chat_template:
+            template = ChatTemplate(
+                description.chat_template, bos_token=description.bos_token, eos_token=description.eos_token
+            )
         return PromptBuilder(template, tokenizer, description.structural_marks)

@@ -30,6 +30,7 @@ class Config:
     body_timeout_s: float = option(30.0, "a body must arrive within this time", unit="s", minimum=0.1)
     max_header_bytes: int = option(16 << 10, "largest header line", unit="bytes", minimum=1024)
     max_messages: int = option(4096, "messages in one conversation", minimum=1)
+    max_prompts: int = option(128, "prompts in one completion request", minimum=1, maximum=2048)
     max_choices: int = option(16, "largest n", minimum=1, maximum=128)
 
     queue_timeout_s: float = option(

@@ -12,6 +12,6 @@ def new_request_id() -> str:
     return uuid7(time.time_ns() // 1_000_000, secrets.randbits(74))
 
 
-def new_answer_id() -> str:
+def new_answer_id(prefix: str) -> str:
     """The id in an answer's body: made here, never the caller's X-Request-Id."""
-    return "chatcmpl-" + secrets.token_hex(12)
+    return f"{prefix}-{secrets.token_hex(12)}"

@@ -47,6 +47,10 @@ class Exchange:
     # Set where a failure was told in-band, behind a status of 200.
     error: ApiError | None = None
 
+    def asks(self, model: str, *, stream: bool, max_tokens: int | None) -> None:
+        """What the body says, as soon as it has been read."""
+        self.model, self.stream, self.max_tokens = model, stream, max_tokens
+
 
 # Asked for every few seconds by machines.
 _PROBES = ("/health", "/health/ready", "/metrics")

@@ -63,6 +63,16 @@ class _Reference:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def frame(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer's post-processor puts before and after a text."""
+        framed = self._tokenizer.encode("a")
+        inner = [place for place, is_special in enumerate(framed.special_tokens_mask) if not is_special]
+        return framed.ids[: inner[0]], framed.ids[inner[-1] + 1 :]
+
 
 class Tokenizer:
     """Token ids of trusted text, and of segments that callers wrote.
@@ -72,12 +82,18 @@ class Tokenizer:
     from threads.
     """
 
+    # What the tokenizer itself puts before and after a text that is not rendered by a template, such as BOS.
+    prefix_ids: Sequence[int]
+    suffix_ids: Sequence[int]
+
     def __init__(self, tokenizer_json: bytes) -> None:
         text = tokenizer_json.decode()
         reference = _Reference(text)
         parsed = json.loads(text)
         added = parsed.get("added_tokens", ())
+        self.prefix_ids, self.suffix_ids = reference.frame()
         self.control_tokens = tuple(entry["content"] for entry in added if _is_control(entry))
+        self._reference = reference
         self._encoder: _Encoder = _fast_if_equal(text, reference, [entry["content"] for entry in added])
         # Spellings of control tokens, of which there are few.
         self._as_text: dict[str, list[int]] = {}
@@ -92,6 +108,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of text in which control tokens are meant."""
         return self._encoder.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, control tokens written out; those that the tokenizer does not know have none."""
+        return self._reference.decode(ids)
 
     def encode_as_text(self, text: str) -> list[int]:
         """Ids of text that spells a control token or a structural mark and must not become one."""
@@ -167,17 +187,32 @@ def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
 
 
 class PromptBuilder:
-    """Template and tokenizer of one model."""
+    """Template and tokenizer of one model; `template` None: it takes no conversations."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, structural_marks: Sequence[str] = ()) -> None:
+    def __init__(
+        self, template: ChatTemplate | None, tokenizer: Tokenizer, structural_marks: Sequence[str] = ()
+    ) -> None:
         self._template = template
         self._tokenizer = tokenizer
         marks = sorted({*tokenizer.control_tokens, *structural_marks}, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, marks))) if marks else None
 
     @property
+    def takes_chat(self) -> bool:
+        return self._template is not None
+
+    @property
     def uses_tools(self) -> bool:
-        return self._template.uses_tools
+        return self._template is not None and self._template.uses_tools
+
+    def build_text(self, text: str) -> list[int]:
+        """Token ids of a text that no template renders, with what the tokenizer puts around it, such as BOS, once."""
+        spelled: list[str] = []
+        inner = self._encode(self._disarm(text, spelled), spelled)
+        return [*self._tokenizer.prefix_ids, *inner, *self._tokenizer.suffix_ids]
+
+    def text(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids)
 
     def build(
         self,
@@ -186,7 +221,8 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of the conversation. Raises ApiError (400)."""
+        """Token ids of the conversation; the model takes some. Raises ApiError (400)."""
+        assert self._template is not None
         spelled: list[str] = []
         try:
             safe_messages = [self._disarm(message, spelled) for message in messages]
@@ -195,6 +231,10 @@ class PromptBuilder:
         except RecursionError:
             raise invalid(None, "The body is nested too deeply.") from None
         text = self._template.render(safe_messages, tools=safe_tools, template_kwargs=safe_kwargs)
+        return self._encode(text, spelled)
+
+    def _encode(self, text: str, spelled: Sequence[str]) -> list[int]:
+        """Ids of text in which placeholders stand for what is `spelled`."""
         if not spelled:
             return self._tokenizer.encode(text)
         ids: list[int] = []

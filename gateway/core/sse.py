@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -74,7 +74,8 @@ class ChunkEncoder:
     def _open_choice(self, index: int) -> bytes:
         return b'%b,"choices":[{"index":%d,"delta":' % (self._head, index)
 
-    def role(self, index: int) -> bytes:
+    def opening(self, index: int) -> bytes:
+        """The first chunk of a choice: its role."""
         return self._opened[index] + b'{"role":"assistant","content":""' + self._content_tail
 
     def content(self, index: int, text: str, usage: Usage | None = None) -> bytes:
@@ -90,6 +91,49 @@ class ChunkEncoder:
 
     def usage(self, usage: Usage) -> bytes:
         return b'%b,"choices":[],"usage":%b}\n\n' % (self._head, _encode(usage.as_json()))
+
+
+class CompletionEncoder:
+    """Encodes the events of one streamed text completion; all have the shape of the answer in one piece.
+
+    `echoes` are the texts that choices begin with: their prompts, where the caller wants them back.
+    """
+
+    def __init__(self, answer: Answer, *, echoes: Sequence[str], include_usage: bool = False) -> None:
+        self._head = b"data: " + _encode(answer.head("text_completion"))[:-1]
+        self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._echoes = echoes
+        self._text = [b'%b,"choices":[{"index":%d,"text":' % (self._head, index) for index in range(len(echoes))]
+        self._text_tail = b',"logprobs":null,"finish_reason":null}]' + self._tail
+
+    def opening(self, index: int) -> bytes:
+        """The echo of the prompt; empty without one."""
+        return self.content(index, self._echoes[index]) if self._echoes[index] else b""
+
+    def content(self, index: int, text: str, usage: Usage | None = None) -> bytes:
+        tail = self._text_tail
+        if usage is not None:
+            tail = b',"logprobs":null,"finish_reason":null}],"usage":%b}\n\n' % _encode(usage.as_json())
+        return b"".join((self._text[index], _encode(text), tail))
+
+    # A completion is one text: what a model thinks is a part of it.
+    reasoning = content
+
+    def finish(self, index: int, reason: FinishReason) -> bytes:
+        return b'%b"","logprobs":null,"finish_reason":"%b"}]%b' % (self._text[index], reason.encode(), self._tail)
+
+    def usage(self, usage: Usage) -> bytes:
+        return b'%b,"choices":[],"usage":%b}\n\n' % (self._head, _encode(usage.as_json()))
+
+
+class Encoder(Protocol):
+    """What a streamed answer is made with, whatever its endpoint: whole events, choices by index."""
+
+    def opening(self, index: int) -> bytes: ...
+    def content(self, index: int, text: str, usage: Usage | None = None) -> bytes: ...
+    def reasoning(self, index: int, text: str, usage: Usage | None = None) -> bytes: ...
+    def finish(self, index: int, reason: FinishReason) -> bytes: ...
+    def usage(self, usage: Usage) -> bytes: ...
 
 
 def _tail_with_usage(usage: Usage) -> bytes:
@@ -119,3 +163,12 @@ def whole_answer(answer: Answer, choices: Sequence[ChoiceText], usage: Usage) ->
             message["reasoning_content"] = choice.reasoning
         rendered.append({"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason})
     return _encode({**answer.head("chat.completion"), "choices": rendered, "usage": usage.as_json()})
+
+
+def whole_completion(answer: Answer, choices: Sequence[ChoiceText], usage: Usage, *, echoes: Sequence[str]) -> bytes:
+    """The body of a text completion that is not streamed, choices in the order given, each behind its echo."""
+    rendered = [
+        {"index": index, "text": echo + choice.content, "logprobs": None, "finish_reason": choice.finish_reason}
+        for index, (choice, echo) in enumerate(zip(choices, echoes, strict=True))
+    ]
+    return _encode({**answer.head("text_completion"), "choices": rendered, "usage": usage.as_json()})

@@ -8,9 +8,9 @@ from __future__ import annotations
 HERE = frozenset(
     """
     SSE-01 SSE-03 SSE-05 SSE-06 SSE-08 SSE-10 SSE-11
-    USG-02 USG-04 USG-05 USG-07
+    USG-02 USG-03 USG-04 USG-05 USG-07
     UTF-01 UTF-03 UTF-05
-    STP-03 STP-05 STP-06 STP-07
+    STP-01 STP-03 STP-05 STP-06 STP-07
     DSC-01 DSC-04 DSC-06 DSC-07 DSC-08 DSC-09
     ISO-01 ISO-03
     GRP-01
@@ -20,7 +20,8 @@ HERE = frozenset(
     NCH-01 NCH-03
     RTY-01 RTY-03 RTY-04
     RSN-01 RSN-03 RSN-05 RSN-08 RSN-11
-    TOK-03 TOK-04
+    TOK-01 TOK-03 TOK-04
+    CMP-01 CMP-03 CMP-04
     LIF-03 LIF-04
     HLT-04
     MET-01 MET-03
@@ -28,7 +29,6 @@ HERE = frozenset(
 )
 
 _WAITS_FOR = {
-    "POST /v1/completions": "USG-03 STP-01 CMP-01 CMP-03 CMP-04 TOK-01",
     "logprobs": "LGP-01 LGP-03 LGP-04",
     "POST /v1/embeddings": "EMB-01 EMB-03 EMB-04",
     "GET /v1/models/{id} and keys": "MOD-01",

@@ -36,7 +36,7 @@ def test_every_chunk_says_the_same_of_the_answer() -> None:
     encoder = ChunkEncoder(ANSWER, n=2, include_usage=True)
     usage = Usage(3, 2, 1)
     frames = [
-        encoder.role(0),
+        encoder.opening(0),
         encoder.content(1, "a"),
         encoder.content(0, "b", usage),
         encoder.reasoning(0, "c"),
@@ -57,7 +57,7 @@ def test_every_chunk_says_the_same_of_the_answer() -> None:
 def test_shapes() -> None:
     """Role, reasoning and finish chunks have the deltas of the contract."""
     encoder = ChunkEncoder(ANSWER)
-    assert decode(encoder.role(0))["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert decode(encoder.opening(0))["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert decode(encoder.reasoning(0, "t"))["choices"][0]["delta"] == {"reasoning_content": "t"}
     finish = decode(encoder.finish(0, "length"))["choices"][0]
     assert finish == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
@@ -71,7 +71,7 @@ def test_shapes() -> None:
 def test_usage_is_null_until_the_usage_chunk(include_usage: bool) -> None:
     """With include_usage every chunk but the last has "usage": null; without it none names usage."""
     encoder = ChunkEncoder(ANSWER, include_usage=include_usage)
-    for frame in (encoder.role(0), encoder.content(0, "a"), encoder.finish(0, "stop")):
+    for frame in (encoder.opening(0), encoder.content(0, "a"), encoder.finish(0, "stop")):
         chunk = decode(frame)
         assert ("usage" in chunk) is include_usage
         assert chunk.get("usage") is None

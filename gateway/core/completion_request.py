@@ -1,0 +1,114 @@
+"""A completion request as OpenAI clients send it: parsed, checked and turned into our own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferway.errors import invalid
+from inferway.sampling import Range, check_range
+
+from .body import check_length, convert, decode_object, header_names, json_type, unsupported
+from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, common_fields, prepared
+
+# OpenAI's own, unlike that of chat.
+DEFAULT_MAX_TOKENS = 16
+# Of token ids, whatever the vocabulary: what the contract with workers can carry.
+_LARGEST_ID = 2**32 - 1
+
+
+class _CompletionBody(GenerationBody, kw_only=True):
+    prompt: str | list[Any]
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+
+
+_REFUSED = (*REFUSED, "suffix")
+_KNOWN = frozenset(_CompletionBody.__struct_fields__) | HARMLESS | frozenset(_REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest(GenerationRequest):
+    """Choice `index` answers prompt `index // n`."""
+
+    # Text, or token ids that are used as they are.
+    prompts: Sequence[str | list[int]]
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionLimits:
+    """Bounds that configuration sets."""
+
+    max_prompts: int = 128
+    max_choices: int = 16
+
+
+def parse_completion(body: bytes, limits: CompletionLimits) -> CompletionRequest:
+    """Check the body of POST /v1/completions. Raises ApiError (400)."""
+    raw = prepared(decode_object(body), _REFUSED)
+    completion = convert(raw, _CompletionBody, required=("model", "prompt"))
+    prompts = _prompts(completion.prompt, limits.max_prompts)
+    _check_best_of(completion)
+    check_range("logprobs", completion.logprobs, Range(0, 5))
+    if completion.logprobs is not None:
+        raise unsupported("logprobs", "'logprobs' is not supported by this model.")
+    max_tokens = DEFAULT_MAX_TOKENS if completion.max_tokens is None else completion.max_tokens
+    return CompletionRequest(
+        **common_fields(completion, max_choices=limits.max_choices, max_tokens=max_tokens),
+        prompts=prompts,
+        echo=bool(completion.echo),
+        ignored=_ignored(raw),
+    )
+
+
+def _prompts(prompt: str | list[Any], most: int) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("prompt", "'prompt' must not be an empty list.")
+    if _is_number(prompt[0]):
+        return [_ids(prompt, "prompt")]
+    check_length("prompt", len(prompt), 1, most)
+    return [_prompt(one, f"prompt[{index}]") for index, one in enumerate(prompt)]
+
+
+def _prompt(prompt: Any, path: str) -> str | list[int]:
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, list):
+        raise invalid("prompt", f"'{path}' must be a string or a list of token ids, got {json_type(prompt)}.")
+    return _ids(prompt, path)
+
+
+def _ids(values: list[Any], path: str) -> list[int]:
+    if not values:
+        raise invalid("prompt", f"'{path}' must hold at least 1 token id, got 0.")
+    for index, value in enumerate(values):
+        if not isinstance(value, int) or isinstance(value, bool):
+            shown = value if isinstance(value, float) else json_type(value)
+            raise invalid("prompt", f"'{path}[{index}]' must be a token id, got {shown}.")
+        if not 0 <= value <= _LARGEST_ID:
+            raise invalid("prompt", f"'{path}[{index}]' must be a token id of at least 0, got {value}.")
+    return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_best_of(completion: _CompletionBody) -> None:
+    best_of, n = completion.best_of, completion.n or 1
+    if best_of is None or best_of == n:
+        return
+    if best_of < n:
+        raise invalid("best_of", f"'best_of' must be at least 'n' ({n}), got {best_of}.")
+    raise unsupported("best_of", f"'best_of' above 'n' ({n}) is not supported, got {best_of}.")
+
+
+def _ignored(raw: Mapping[str, Any]) -> list[str]:
+    return header_names(
+        [name for name, value in raw.items() if value is not None and (name in HARMLESS or name not in _KNOWN)]
+    )

@@ -1,0 +1,273 @@
+"""What the routes that generate text have in common: from prompts in token ids to the last byte of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aiohttp import web
+
+from inferway.blocks import block_hashes
+from inferway.errors import ApiError, Reason
+
+from ..answers import GatheredAnswer, Part, StreamedAnswer
+from ..catalog import Catalog, ServedModel
+from ..config import Config
+from ..core.generation_fields import GenerationRequest, Sampling
+from ..core.reasoning import ThinkSplitter
+from ..core.sse import Answer, ChoiceText, Encoder, Usage
+from ..generation import Plan, Sink
+from ..generation_group import Running
+from ..identity import new_answer_id
+from ..middleware import Exchange
+from ..router_client import Ask
+from ..sse_stream import SseStream
+
+log = logging.getLogger(__name__)
+
+_DEFAULT_PRIORITY = 5
+# Completion tokens to reckon with where the caller gave no limit.
+_DEFAULT_EXPECTED_TOKENS = 256
+# Bodies above this size are rendered and tokenized off the loop.
+_OFFLOAD_BYTES = 32_768
+
+
+class Prompt(NamedTuple):
+    """A prompt as the mesh sees it: token ids, and the chained hashes of their blocks under the salt."""
+
+    token_ids: Sequence[int]
+    block_hashes: Sequence[int]
+    cache_salt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How an endpoint answers: the events of a stream, or the body of an answer in one piece."""
+
+    encoder: Callable[[Answer], Encoder]
+    whole: Callable[[Answer, Sequence[ChoiceText], Usage], bytes]
+    # For each choice what parts thought from answer, if anything.
+    splitters: Sequence[ThinkSplitter | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """Everything beyond a request that generating needs."""
+
+    config: Config
+    catalog: Catalog
+    new_generations: Callable[[Sequence[Plan], Sequence[Sink]], Running]
+    # Ends generations that have been made, whatever their state; idempotent.
+    discard: Callable[[Running], None]
+    executor: Executor
+    cache_secret: bytes
+
+    async def prompts(
+        self, model: ServedModel, exchange: Exchange, build: Callable[[], Sequence[Sequence[int]]], *, body_bytes: int
+    ) -> list[Prompt]:
+        """The token ids that `build` makes, ready to be sent; long texts are tokenized off the loop."""
+        salt = _cache_salt(self.cache_secret, exchange.tenant_id)
+
+        def prompts() -> list[Prompt]:
+            return [Prompt(ids, block_hashes(ids, model.description.block_size, salt), salt) for ids in build()]
+
+        if body_bytes > _OFFLOAD_BYTES:
+            return await asyncio.get_running_loop().run_in_executor(self.executor, prompts)
+        return prompts()
+
+    async def answer(
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        model: ServedModel,
+        asked: GenerationRequest,
+        prompts: Sequence[Prompt],
+        reply: Reply,
+        *,
+        id_prefix: str,
+        ignored: Sequence[str],
+        param: str,
+    ) -> web.StreamResponse:
+        """Generate `asked.n` choices for each prompt and answer with them. `param` is the field that holds the prompts.
+
+        Raises ApiError while the status line is unspent.
+        """
+        plans = [self._plan(model, asked, prompt, exchange, param) for prompt in prompts]
+        answer = Answer(new_answer_id(id_prefix), int(time.time()), asked.model, model.fingerprint)
+        headers = {"x-request-id": exchange.request_id}
+        if ignored:
+            headers["x-inferway-ignored"] = ", ".join(ignored)
+        if asked.stream:
+            return await self._stream(request, exchange, asked, plans, answer, reply, headers)
+        return await self._whole(exchange, asked, plans, answer, reply, headers)
+
+    def _plan(
+        self, model: ServedModel, asked: GenerationRequest, prompt: Prompt, exchange: Exchange, param: str
+    ) -> Plan:
+        config, description = self.config, model.description
+        prompt_tokens = len(prompt.token_ids)
+        sampling = _fit_to_context(asked.sampling, prompt_tokens, description.context_length, param)
+        for token_id in sampling.logit_bias:
+            if token_id >= description.vocab_size:
+                raise ApiError(
+                    Reason.INVALID_REQUEST,
+                    f"'logit_bias' names token {token_id}; the vocabulary has {description.vocab_size} tokens.",
+                    "logit_bias",
+                )
+        now = time.monotonic()
+        expected = min(sampling.max_tokens or _DEFAULT_EXPECTED_TOKENS, description.context_length - prompt_tokens)
+        ask = Ask(
+            request_id=exchange.request_id,
+            model=model.name,
+            tenant_id=exchange.tenant_id,
+            priority=_DEFAULT_PRIORITY if asked.priority is None else asked.priority,
+            prompt_tokens=prompt_tokens,
+            expected_tokens=expected,
+            block_hashes=prompt.block_hashes,
+            num_choices=asked.n,
+            queue_deadline=now + config.queue_timeout_s,
+        )
+        return Plan(
+            ask=ask,
+            description=description,
+            prompt_token_ids=prompt.token_ids,
+            sampling=sampling,
+            cache_salt=prompt.cache_salt,
+            traceparent=exchange.traceparent,
+            received=exchange.received,
+            deadline=exchange.received + config.request_deadline_s,
+            stall_s=config.stall_s,
+            heartbeat_s=config.heartbeat_s,
+        )
+
+    async def _stream(
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        asked: GenerationRequest,
+        plans: Sequence[Plan],
+        answer: Answer,
+        reply: Reply,
+        headers: dict[str, str],
+    ) -> web.StreamResponse:
+        """The status line goes out with the first output or the first heartbeat; later failures are told in-band."""
+        config = self.config
+        stream = SseStream(request, high_water_bytes=config.coalesce_bytes)
+        sink = StreamedAnswer(
+            stream,
+            reply.encoder(answer),
+            reply.splitters,
+            limit_bytes=config.client_buffer_bytes,
+            on_too_slow=lambda: generation.fail(_cut_off()),
+            continuous_usage=(lambda: generation.usage_so_far()) if asked.continuous_usage else None,
+        )
+        generation = self.new_generations(plans, _sinks(sink, plans))
+        try:
+            generation.start()
+            await generation.started
+            await stream.open({**headers, "openai-processing-ms": _elapsed_ms(exchange)})
+            sink.opened()
+            await generation.ended
+            usage = generation.usage if asked.include_usage else None
+            await sink.complete(usage, timeout_s=config.client_write_timeout_s)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # Behind an open stream nobody else can answer; before that, the front does.
+            if stream.response is None:
+                raise
+            exchange.error = error if isinstance(error, ApiError) else _fault(error, exchange)
+            self.discard(generation)
+            if exchange.error.reason is Reason.CLIENT_TOO_SLOW:
+                stream.cut()
+            else:
+                with suppress(ApiError):  # a client that does not read is cut; the first error is the outcome
+                    await sink.fail(exchange.error, timeout_s=config.client_write_timeout_s)
+        finally:
+            self._finish(generation, exchange)
+        response = stream.response
+        assert response is not None
+        return response
+
+    async def _whole(
+        self,
+        exchange: Exchange,
+        asked: GenerationRequest,
+        plans: Sequence[Plan],
+        answer: Answer,
+        reply: Reply,
+        headers: dict[str, str],
+    ) -> web.StreamResponse:
+        sink = GatheredAnswer(reply.splitters)
+        generation = self.new_generations(plans, _sinks(sink, plans))
+        try:
+            generation.start()
+            await generation.ended
+        finally:
+            self._finish(generation, exchange)
+        assert generation.usage is not None
+        body = reply.whole(answer, sink.choices(), generation.usage)
+        headers["openai-processing-ms"] = _elapsed_ms(exchange)
+        return web.Response(body=body, headers=headers, content_type="application/json")
+
+    def _finish(self, generation: Running, exchange: Exchange) -> None:
+        self.discard(generation)
+        exchange.timing, exchange.usage, exchange.worker_id = generation.timing, generation.usage, generation.worker_id
+
+
+def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list[Sink]:
+    """For each prompt its share of the choices, prompt by prompt."""
+    if len(plans) == 1:
+        return [sink]
+    sinks: list[Sink] = []
+    first = 0
+    for plan in plans:
+        sinks.append(Part(sink, first))
+        first += plan.ask.num_choices
+    return sinks
+
+
+def _cache_salt(secret: bytes, tenant_id: str) -> bytes:
+    """The tenant's cache domain: never chosen by the tenant, the same on every gateway."""
+    return hmac.digest(secret, tenant_id.encode(), "sha256")[:16]
+
+
+def _fault(error: Exception, exchange: Exchange) -> ApiError:
+    log.error("stream_failed", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
+    return ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+
+
+def _cut_off() -> ApiError:
+    return ApiError(Reason.CLIENT_TOO_SLOW, "The client did not read; its stream was cut at the buffer limit.")
+
+
+def _elapsed_ms(exchange: Exchange) -> str:
+    return str(round((time.monotonic() - exchange.received) * 1000))
+
+
+def check_capabilities(model: ServedModel, asked: GenerationRequest) -> None:
+    """Refuse by name what the model's engine cannot honour."""
+    for name in (*asked.sampling.fields_used(), *(["n"] if asked.n > 1 else [])):
+        if name not in model.description.capabilities:
+            raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{name}' is not supported by the model '{model.name}'.", name)
+
+
+def _fit_to_context(sampling: Sampling, prompt_tokens: int, context_length: int, param: str) -> Sampling:
+    """Check that prompt and completion fit. Worded so that agents recognise it and compact."""
+    asked = sampling.max_tokens
+    if prompt_tokens + (asked or 1) <= context_length:
+        return sampling
+    completion = f" and asked for {asked} tokens of completion ({prompt_tokens + asked} in all)" if asked else ""
+    raise ApiError(
+        Reason.CONTEXT_LENGTH_EXCEEDED,
+        f"This model's maximum context length is {context_length} tokens, but the {param} made {prompt_tokens} "
+        f"tokens{completion}. Shorten the {param} or the completion.",
+        param,
+    )
