@@ -35,7 +35,8 @@ from .routes.chat import make_chat
 from .routes.completions import make_completions
 from .routes.generate import Inference
 from .routes.health import ops_routes
-from .routes.models import make_list_models
+from .routes.models import ONE_MODEL, make_list_models, make_one_model
+from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
 from .worker_sessions import WorkerSessions
 
@@ -77,10 +78,16 @@ class Gateway:
             executor=self._executor,
             cache_secret=cache_secret(config, token).encode(),
         )
+        tokenize, detokenize = make_tokenize(inference), make_detokenize(inference)
         routes: Routes = {
             "/v1/chat/completions": {"POST": make_chat(inference)},
             "/v1/completions": {"POST": make_completions(inference)},
             "/v1/models": {"GET": make_list_models(self._catalog)},
+            ONE_MODEL: {"GET": make_one_model(self._catalog)},
+            "/tokenize": {"POST": tokenize},
+            "/v1/tokenize": {"POST": tokenize},
+            "/detokenize": {"POST": detokenize},
+            "/v1/detokenize": {"POST": detokenize},
             **ops_routes(self._readiness, registry.render),
         }
         self._front = Front(routes, self._metrics, tenant_of, self._catalog.knows, config.client_write_timeout_s)

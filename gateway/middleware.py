@@ -56,7 +56,7 @@ class Exchange:
 _PROBES = ("/health", "/health/ready", "/metrics")
 
 Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
-# path -> method -> handler
+# path -> method -> handler. A path that ends in a slash stands for all that are longer.
 Routes = Mapping[str, Mapping[str, Handler]]
 
 
@@ -75,6 +75,7 @@ class Front:
         write_timeout_s: float,
     ) -> None:
         self._routes = routes
+        self._prefixes = [path for path in routes if path.endswith("/")]
         self._metrics = metrics
         self._tenant_of = tenant_of
         self._is_known_model = is_known_model
@@ -115,7 +116,7 @@ class Front:
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         path = request.path
-        methods = self._routes.get(path)
+        methods = self._routes.get(self._route(path))
         if methods is None:
             raise ApiError(Reason.UNKNOWN_URL, f"There is nothing at {request.method} {path[:200]}.")
         handler = methods.get("GET" if request.method == "HEAD" else request.method)
@@ -152,7 +153,7 @@ class Front:
         return response
 
     def _record(self, request: web.BaseRequest, exchange: Exchange, outcome: str, status: int, now: float) -> None:
-        route = request.path if request.path in self._routes else OTHER
+        route = self._route(request.path)
         self._metrics.http_responses.labels(route, str(status)).inc()
         if self._is_inference(request):
             self._record_inference(exchange, outcome, now)
@@ -178,6 +179,12 @@ class Front:
             ttft_ms=_milliseconds(exchange.received, timing.first_token),
             e2e_ms=_milliseconds(exchange.received, now),
         )
+
+    def _route(self, path: str) -> str:
+        """The key of the route that serves a path, which is also its label."""
+        if path in self._routes and not path.endswith("/"):
+            return path
+        return next((one for one in self._prefixes if path.startswith(one) and path != one), OTHER)
 
     def _is_inference(self, request: web.BaseRequest) -> bool:
         return request.method == "POST" and "POST" in self._routes.get(request.path, ())

@@ -10,12 +10,10 @@ from inferway.errors import invalid
 from inferway.sampling import Range, check_range
 
 from .body import check_length, convert, decode_object, header_names, json_type, unsupported
-from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, common_fields, prepared
+from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, check_ids, common_fields, prepared
 
 # OpenAI's own, unlike that of chat.
 DEFAULT_MAX_TOKENS = 16
-# Of token ids, whatever the vocabulary: what the contract with workers can carry.
-_LARGEST_ID = 2**32 - 1
 
 
 class _CompletionBody(GenerationBody, kw_only=True):
@@ -70,7 +68,7 @@ def _prompts(prompt: str | list[Any], most: int) -> list[str | list[int]]:
     if not prompt:
         raise invalid("prompt", "'prompt' must not be an empty list.")
     if _is_number(prompt[0]):
-        return [_ids(prompt, "prompt")]
+        return [check_ids(prompt, "prompt")]
     check_length("prompt", len(prompt), 1, most)
     return [_prompt(one, f"prompt[{index}]") for index, one in enumerate(prompt)]
 
@@ -80,19 +78,7 @@ def _prompt(prompt: Any, path: str) -> str | list[int]:
         return prompt
     if not isinstance(prompt, list):
         raise invalid("prompt", f"'{path}' must be a string or a list of token ids, got {json_type(prompt)}.")
-    return _ids(prompt, path)
-
-
-def _ids(values: list[Any], path: str) -> list[int]:
-    if not values:
-        raise invalid("prompt", f"'{path}' must hold at least 1 token id, got 0.")
-    for index, value in enumerate(values):
-        if not isinstance(value, int) or isinstance(value, bool):
-            shown = value if isinstance(value, float) else json_type(value)
-            raise invalid("prompt", f"'{path}[{index}]' must be a token id, got {shown}.")
-        if not 0 <= value <= _LARGEST_ID:
-            raise invalid("prompt", f"'{path}[{index}]' must be a token id of at least 0, got {value}.")
-    return values
+    return check_ids(prompt, path, param="prompt")
 
 
 def _is_number(value: Any) -> bool:

@@ -174,3 +174,21 @@ def _logit_bias(bias: Mapping[str, float]) -> dict[int, float]:
         check_range(f"logit_bias.{token_id}", value, LOGIT_BIAS)
         checked[int(token_id)] = value
     return checked
+
+
+# What the contract with workers can carry, whatever the vocabulary.
+_MOST_IDS = 2**32
+
+
+def check_ids(values: list[Any], path: str, *, param: str | None = None, vocab_size: int = _MOST_IDS) -> list[int]:
+    """Token ids that a caller gave at `path`, at least one. Raises ApiError (400) for `param`, or for `path`."""
+    param = param or path
+    if not values:
+        raise invalid(param, f"'{path}' must hold at least 1 token id, got 0.")
+    for index, value in enumerate(values):
+        if not isinstance(value, int) or isinstance(value, bool):
+            shown = value if isinstance(value, float) else json_type(value)
+            raise invalid(param, f"'{path}[{index}]' must be a token id, got {shown}.")
+        if not 0 <= value < vocab_size:
+            raise invalid(param, f"'{path}[{index}]' must be a token id from 0 to {vocab_size - 1}, got {value}.")
+    return values

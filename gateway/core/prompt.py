@@ -205,10 +205,12 @@ class PromptBuilder:
     def uses_tools(self) -> bool:
         return self._template is not None and self._template.uses_tools
 
-    def build_text(self, text: str) -> list[int]:
-        """Token ids of a text that no template renders, with what the tokenizer puts around it, such as BOS, once."""
+    def build_text(self, text: str, *, framed: bool = True) -> list[int]:
+        """Token ids of a text that no template renders; `framed` by what the tokenizer puts around it, such as BOS."""
         spelled: list[str] = []
         inner = self._encode(self._disarm(text, spelled), spelled)
+        if not framed:
+            return inner
         return [*self._tokenizer.prefix_ids, *inner, *self._tokenizer.suffix_ids]
 
     def text(self, ids: Sequence[int]) -> str:

@@ -6,14 +6,12 @@ from functools import partial
 
 from aiohttp import web
 
-from inferway.errors import ApiError, Reason
-
 from ..catalog import ServedModel
 from ..core.chat_request import ChatRequest, Limits, parse_chat
 from ..core.reasoning import ThinkSplitter, make_splitter
 from ..core.sse import ChunkEncoder, whole_answer
 from ..middleware import Exchange, Handler, read_json_body
-from .generate import Inference, Reply, check_capabilities
+from .generate import Inference, Reply, check_capabilities, require_chat
 
 
 def make_chat(inference: Inference) -> Handler:
@@ -27,8 +25,7 @@ def make_chat(inference: Inference) -> Handler:
         model = inference.catalog.find(chat.model)
         exchange.model = model.name
         check_capabilities(model, chat)
-        if not model.prompts.takes_chat:
-            raise ApiError(Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' takes no chat requests.", "model")
+        require_chat(model)
 
         def build() -> list[list[int]]:
             return [model.prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)]

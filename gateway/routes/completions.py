@@ -11,6 +11,7 @@ from inferway.errors import invalid
 
 from ..catalog import ServedModel
 from ..core.completion_request import CompletionLimits, CompletionRequest, parse_completion
+from ..core.generation_fields import check_ids
 from ..core.sse import CompletionEncoder, whole_completion
 from ..middleware import Exchange, Handler, read_json_body
 from .generate import Inference, Reply, check_capabilities
@@ -59,10 +60,7 @@ def _token_ids(model: ServedModel, prompt: str | list[int]) -> Sequence[int]:
         if not ids:
             raise invalid("prompt", f"'prompt' must make at least 1 token for the model '{model.name}', got 0.")
         return ids
-    vocab_size = model.description.vocab_size
-    if (largest := max(prompt)) >= vocab_size:
-        raise invalid("prompt", f"'prompt' names token {largest}; the vocabulary has {vocab_size} tokens.")
-    return prompt
+    return check_ids(prompt, "prompt", vocab_size=model.description.vocab_size)
 
 
 def _echoes(model: ServedModel, completion: CompletionRequest) -> list[str]:

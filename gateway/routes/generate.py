@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from aiohttp import web
 
@@ -31,6 +31,7 @@ from ..router_client import Ask
 from ..sse_stream import SseStream
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _DEFAULT_PRIORITY = 5
 # Completion tokens to reckon with where the caller gave no limit.
@@ -72,15 +73,19 @@ class Inference:
     async def prompts(
         self, model: ServedModel, exchange: Exchange, build: Callable[[], Sequence[Sequence[int]]], *, body_bytes: int
     ) -> list[Prompt]:
-        """The token ids that `build` makes, ready to be sent; long texts are tokenized off the loop."""
+        """The token ids that `build` makes, ready to be sent."""
         salt = _cache_salt(self.cache_secret, exchange.tenant_id)
 
         def prompts() -> list[Prompt]:
             return [Prompt(ids, block_hashes(ids, model.description.block_size, salt), salt) for ids in build()]
 
+        return await self.run(prompts, body_bytes=body_bytes)
+
+    async def run(self, work: Callable[[], T], *, body_bytes: int) -> T:
+        """The result of work on the text of a body: off the loop where that is long."""
         if body_bytes > _OFFLOAD_BYTES:
-            return await asyncio.get_running_loop().run_in_executor(self.executor, prompts)
-        return prompts()
+            return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return work()
 
     async def answer(
         self,
@@ -250,6 +255,11 @@ def _cut_off() -> ApiError:
 
 def _elapsed_ms(exchange: Exchange) -> str:
     return str(round((time.monotonic() - exchange.received) * 1000))
+
+
+def require_chat(model: ServedModel) -> None:
+    if not model.prompts.takes_chat:
+        raise ApiError(Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' takes no chat requests.", "model")
 
 
 def check_capabilities(model: ServedModel, asked: GenerationRequest) -> None:

@@ -1,4 +1,4 @@
-"""GET /v1/models."""
+"""GET /v1/models, and one of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from aiohttp import web
 from ..catalog import Catalog, ServedModel
 from ..middleware import Exchange, Handler
 
+ONE_MODEL = "/v1/models/"
+
 
 def make_list_models(catalog: Catalog) -> Handler:
     async def list_models(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
@@ -15,6 +17,16 @@ def make_list_models(catalog: Catalog) -> Handler:
         return web.Response(body=body, content_type="application/json")
 
     return list_models
+
+
+def make_one_model(catalog: Catalog) -> Handler:
+    """By name or alias, which is the rest of the path."""
+
+    async def one_model(request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
+        body = msgspec.json.encode(_model(catalog.find(request.path.removeprefix(ONE_MODEL))))
+        return web.Response(body=body, content_type="application/json")
+
+    return one_model
 
 
 def _model(model: ServedModel) -> dict[str, object]:

@@ -31,7 +31,7 @@ HERE = frozenset(
 _WAITS_FOR = {
     "logprobs": "LGP-01 LGP-03 LGP-04",
     "POST /v1/embeddings": "EMB-01 EMB-03 EMB-04",
-    "GET /v1/models/{id} and keys": "MOD-01",
+    "models per key": "MOD-01",
     "tool-call parsers": (
         "TST-01 TST-03 TST-05 TST-07 TST-09 TST-10 TST-12 TST-13 TST-14 TST-15 TST-16 TCH-01 TCH-03 "
         "TFM-01 TFM-03 TFM-04 TFM-07 TFM-10 TFM-11 TFM-12 TFM-13 TFM-14 TFM-15 RSN-07 RSN-10"

@@ -46,7 +46,7 @@ def test_fields_have_openais_defaults() -> None:
         ({"prompt": ["a"] * 4}, "prompt", "1 to 3 items, got 4"),
         ({"prompt": [[1], []]}, "prompt", "'prompt[1]' must hold at least 1 token id, got 0"),
         ({"prompt": [1, "a"]}, "prompt", "'prompt[1]' must be a token id, got a string"),
-        ({"prompt": [1, -1]}, "prompt", "at least 0, got -1"),
+        ({"prompt": [1, -1]}, "prompt", "from 0 to 4294967295, got -1"),
         ({"prompt": [1, 1.5]}, "prompt", "got 1.5"),
         ({"prompt": [1, True]}, "prompt", "got a boolean"),
         ({"prompt": ["a", 1]}, "prompt", "'prompt[1]' must be a string or a list of token ids, got a number"),

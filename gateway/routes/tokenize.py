@@ -1,0 +1,85 @@
+"""POST /tokenize and /detokenize: a model's own token ids, as requests to it are made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from inferway.errors import invalid
+
+from ..catalog import ServedModel
+from ..core.body import convert, decode_object
+from ..core.chat_request import Limits, parse_chat
+from ..core.generation_fields import check_ids
+from ..middleware import Exchange, Handler, read_json_body
+from .generate import Inference, require_chat
+
+
+class _TokenizeBody(msgspec.Struct):
+    model: str
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    add_special_tokens: bool | None = None
+
+
+class _DetokenizeBody(msgspec.Struct):
+    model: str
+    tokens: list[Any]
+
+
+def make_tokenize(inference: Inference) -> Handler:
+    """The ids of a `prompt` as a completion would have them, or of `messages` as a chat would."""
+    limits = Limits(inference.config.max_messages, inference.config.max_choices)
+
+    async def tokenize(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        body = await _read(inference, request)
+        asked = convert(decode_object(body), _TokenizeBody, required=("model",))
+        model = _find(inference, exchange, asked.model)
+        if (asked.prompt is None) is (asked.messages is None):
+            raise invalid("prompt", "Exactly one of 'prompt' and 'messages' is required.")
+        if asked.prompt is not None:
+            text, add_special_tokens = asked.prompt, asked.add_special_tokens is not False
+            ids = await inference.run(
+                lambda: model.prompts.build_text(text, framed=add_special_tokens), body_bytes=len(body)
+            )
+        else:
+            chat = parse_chat(body, limits)
+            require_chat(model)
+            ids = await inference.run(
+                lambda: model.prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs),
+                body_bytes=len(body),
+            )
+        return _answer({"count": len(ids), "max_model_len": model.description.context_length, "tokens": ids})
+
+    return tokenize
+
+
+def make_detokenize(inference: Inference) -> Handler:
+    """The text of `tokens`, control tokens written out."""
+
+    async def detokenize(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        body = await _read(inference, request)
+        asked = convert(decode_object(body), _DetokenizeBody, required=("model", "tokens"))
+        model = _find(inference, exchange, asked.model)
+        ids = check_ids(asked.tokens, "tokens", vocab_size=model.description.vocab_size)
+        return _answer({"prompt": await inference.run(lambda: model.prompts.text(ids), body_bytes=len(body))})
+
+    return detokenize
+
+
+async def _read(inference: Inference, request: web.BaseRequest) -> bytes:
+    config = inference.config
+    return await read_json_body(request, limit_bytes=config.max_body_bytes, timeout_s=config.body_timeout_s)
+
+
+def _find(inference: Inference, exchange: Exchange, name: str) -> ServedModel:
+    exchange.model = name
+    model = inference.catalog.find(name)
+    exchange.model = model.name
+    return model
+
+
+def _answer(value: dict[str, Any]) -> web.StreamResponse:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
