@@ -9,7 +9,7 @@ import argparse
 import subprocess
 import sys
 
-BENCHMARKS = ("token_path", "delivery", "interference", "cpu_engine")
+BENCHMARKS = ("token_path", "delivery", "interference", "cpu_engine", "sglang_worker")
 
 
 def main() -> None:
