@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Prepares .venv-sglang: an environment of its own for the SGLang engine and its tests on a CPU, some 3 GB. SGLang pins
-# versions that the rest of the project does not share. Installs the extras sglang and sglang-test of pyproject.toml, then
-# SGLang itself without its dependencies, which without a GPU cannot even be imported. Costs milliseconds when nothing has changed.
+# versions that the rest of the project does not share. Installs the extras sglang, sglang-test and gateway of
+# pyproject.toml, then SGLang itself without its dependencies, which without a GPU cannot even be imported. Costs
+# milliseconds when nothing has changed.
 # PYTHON=/path/to/python chooses the interpreter. On a GPU node install the whole package instead (docs/engines.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,6 +52,9 @@ if sys.argv[1:] == ["--no-deps"]:
 else:
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["sglang"], *extras["sglang-test"]]
+    # A gateway, for the tests through the whole mesh. Where SGLang has a pin of its own, that one counts.
+    pinned = {line.partition("==")[0] for line in lines}
+    lines += [line for line in extras["gateway"] if line.partition("==")[0] not in pinned]
 print("\n".join(lines))
 PYTHON
 }

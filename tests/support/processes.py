@@ -24,14 +24,21 @@ STOP_TIMEOUT_S = 20.0
 
 
 class Process:
-    """`python -m MODULE ARGS...` in the checkout, its JSON log kept in a file."""
+    """`PYTHON -m MODULE ARGS...` in the checkout, its JSON log kept in a file."""
 
-    def __init__(self, module: str, *args: str, env: Mapping[str, str] | None = None, wait: bool = True) -> None:
+    def __init__(
+        self,
+        module: str,
+        *args: str,
+        python: str | Path = sys.executable,
+        env: Mapping[str, str] | None = None,
+        wait: bool = True,
+    ) -> None:
         self.module, self._args, self._env = module, args, env
         self._log_file = tempfile.NamedTemporaryFile("w+", prefix=f"{module}-", suffix=".log", delete=False)  # noqa: SIM115
         self._log_lines = JsonLines(Path(self._log_file.name))
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", module, *args],
+            [python, "-m", module, *args],
             cwd=ROOT,
             env={**os.environ, **(env or {})},
             stdout=self._log_file,
@@ -107,7 +114,11 @@ class Process:
 
 
 class Mesh:
-    """Workers, a router and a gateway, as one installation. Everything is a real process on loopback."""
+    """Workers, a router and a gateway, as one installation. Everything is a real process on loopback.
+
+    `worker_python` is the interpreter of the workers, whose engine may need an environment of its own;
+    `start_timeout_s` is how long they may take to load their models.
+    """
 
     def __init__(
         self,
@@ -116,8 +127,12 @@ class Mesh:
         router_args: Sequence[str] = (),
         gateway_args: Sequence[str] = (),
         with_router: bool = True,
+        worker_python: str | Path = sys.executable,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self._worker_args = workers
+        self._worker_python = worker_python
+        self._start_timeout_s = start_timeout_s
         self._router_args = router_args
         self._gateway_args = gateway_args
         self._with_router = with_router
@@ -136,7 +151,7 @@ class Mesh:
         return self
 
     def _start(self) -> None:
-        self.workers = [start_worker(*args) for args in self._worker_args]
+        self.workers = [start_worker(*args, python=self._worker_python) for args in self._worker_args]
         flags = ["--workers", self._worker_addresses()]
         if self._with_router:
             self.router = self._start_router("127.0.0.1:0")
@@ -155,7 +170,7 @@ class Mesh:
         """Follow a worker that was killed: the same flags, the same address."""
         old = self.workers[index]
         assert old.popen.poll() is not None
-        self.workers[index] = start_worker(*self._worker_args[index], listen=old.address)
+        self.workers[index] = start_worker(*self._worker_args[index], listen=old.address, python=self._worker_python)
         self._predecessors.append(old)
         return self.workers[index]
 
@@ -178,7 +193,7 @@ class Mesh:
             has_its_router = state["fallback"] == (self.router is None)
             return status == 200 and has_its_router and state["workers"] == len(self.workers)
 
-        wait_until(is_whole, START_TIMEOUT_S, "gateway, router and all workers have found each other")
+        wait_until(is_whole, self._start_timeout_s, "gateway, router and all workers have found each other")
 
     def url(self, path: str = "") -> str:
         return f"http://{self.gateway.address}{path}"
@@ -198,8 +213,8 @@ class Mesh:
             thread.join()
 
 
-def start_worker(*args: str, listen: str = "127.0.0.1:0") -> Process:
-    return Process("worker", "--listen", listen, "--ops-listen", "127.0.0.1:0", *args)
+def start_worker(*args: str, listen: str = "127.0.0.1:0", python: str | Path = sys.executable) -> Process:
+    return Process("worker", "--listen", listen, "--ops-listen", "127.0.0.1:0", *args, python=python)
 
 
 def engine_load(worker: Process) -> int:
