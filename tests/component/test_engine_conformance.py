@@ -25,7 +25,9 @@ from tokenizers import Tokenizer
 
 from inferway.errors import ApiError, Reason
 from worker.engine import (
+    Adapter,
     Constraint,
+    EmbedRequest,
     Engine,
     EngineInfo,
     FinishReason,
@@ -179,6 +181,7 @@ class Harness:
         constraint: Constraint | None = None,
         logprobs: int | None = None,
         prompt_logprobs: bool = False,
+        adapter: str = "",
         **sampling: Any,
     ) -> int:
         key = next(self._keys)
@@ -197,6 +200,7 @@ class Harness:
                     constraint=constraint,
                     logprobs=logprobs,
                     prompt_logprobs=prompt_logprobs,
+                    adapter=adapter,
                 )
             )
         finally:
@@ -566,6 +570,46 @@ async def test_constraint_that_is_none(engine: Harness, constraint: Constraint) 
     assert not engine.tokens[key]
     await engine.ended(neighbour)
     assert len(engine.tokens[neighbour]) == 10
+
+
+async def test_adapters(engine: Harness, tmp_path: Path) -> None:
+    """One that is loaded is listed and asked for by name, one that is not is refused; or the engine takes none.
+
+    What a real adapter does to the text is in tests/sglang/test_sglang_load.py.
+    """
+    model = engine.info.models[0]
+    adapter = Adapter(model.name, "fr")
+    if "adapter" not in model.capabilities:
+        for change in (engine.engine.load_adapter(adapter, str(tmp_path)), engine.engine.unload_adapter(adapter)):
+            with pytest.raises(ApiError) as caught:
+                await change
+            assert caught.value.reason is Reason.UNSUPPORTED_VALUE
+        assert list(engine.engine.adapters()) == []
+        return
+    with pytest.raises(ApiError) as caught:
+        engine.submit("Who are you?", adapter="fr")
+    assert caught.value.reason is Reason.MODEL_NOT_FOUND
+    await engine.engine.load_adapter(adapter, str(tmp_path))
+    assert list(engine.engine.adapters()) == [adapter]
+    with pytest.raises(ApiError):
+        await engine.engine.load_adapter(adapter, str(tmp_path))
+    key = await engine.run("Who are you?", adapter="fr", max_tokens=3)
+    assert engine.ends[key].error is None
+    await engine.engine.unload_adapter(adapter)
+    with pytest.raises(ApiError) as caught:
+        engine.submit("Who are you?", adapter="fr")
+    assert caught.value.reason is Reason.MODEL_NOT_FOUND
+    assert list(engine.engine.adapters()) == []
+
+
+async def test_embeddings(engine: Harness) -> None:
+    """A model that generates is not asked to embed; tests/sglang/test_sglang_embeddings.py has one that embeds."""
+    model = engine.info.models[0]
+    assert "embeddings" not in model.capabilities
+    with pytest.raises(ApiError) as caught:
+        await engine.engine.embed(EmbedRequest("r", model.name, engine.prompt("hi")))
+    assert caught.value.reason is Reason.UNSUPPORTED_VALUE
+    await engine.run("Are you still there?", max_tokens=3)
 
 
 async def test_close(case: Case) -> None:
