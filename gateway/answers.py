@@ -10,10 +10,14 @@ from collections.abc import Callable, Sequence
 
 from inferway.errors import ApiError, Reason
 
+from .core.logprobs import ScoredToken
 from .core.reasoning import Content, Event, Reasoning, ThinkSplitter
 from .core.sse import DONE, HEARTBEAT, ChoiceText, Encoder, FinishReason, Usage, error_event
 from .generation import Sink
 from .sse_stream import SseStream
+
+# What one log-probability takes of a chunk, about.
+_SCORE_BYTES = 80
 
 
 class StreamedAnswer:
@@ -31,6 +35,7 @@ class StreamedAnswer:
         *,
         limit_bytes: int,
         on_too_slow: Callable[[], None],
+        scored: bool = False,
         continuous_usage: Callable[[], Usage] | None = None,
     ) -> None:
         self._stream = stream
@@ -40,7 +45,9 @@ class StreamedAnswer:
         self._on_too_slow = on_too_slow
         self._continuous_usage = continuous_usage
         # The common case, in which a delta is one frame and nothing else.
-        self._plain = continuous_usage is None and not any(splitters)
+        self._plain = continuous_usage is None and not scored and not any(splitters)
+        # Of each choice, those that the next text takes along.
+        self._scores: dict[int, list[ScoredToken]] = {}
         self._held_texts: dict[int, list[str]] = {}
         self._held_finishes: dict[int, FinishReason] = {}
         self._held_size = 0
@@ -56,6 +63,11 @@ class StreamedAnswer:
             stream.write(self._encoder.content(index, text))
         else:
             self._emit(index, text)
+
+    def on_scores(self, index: int, scores: Sequence[ScoredToken]) -> None:
+        self._scores.setdefault(index, []).extend(scores)
+        if not self._stream.ready:
+            self._held_size += sum(_SCORE_BYTES * (1 + len(score.top)) for score in scores)
 
     def on_finish(self, index: int, text: str, reason: FinishReason) -> None:
         if self._stream.ready:
@@ -126,32 +138,39 @@ class StreamedAnswer:
         splitter = self._splitters[index]
         if splitter is not None:
             self._write(index, splitter.feed(text))
-        elif text:
+        elif text or self._scores.get(index):
             self._write(index, [Content(text)])
 
     def _emit_finish(self, index: int, reason: FinishReason) -> None:
         splitter = self._splitters[index]
         if splitter is not None:
-            self._write(index, splitter.finish())
+            events = splitter.finish()
+            # Tokens without any text of their own still have scores.
+            self._write(index, events or ([Content("")] if self._scores.get(index) else []))
         self._stream.write(self._encoder.finish(index, reason))
 
     def _write(self, index: int, events: Sequence[Event]) -> None:
         usage = self._continuous_usage() if self._continuous_usage is not None else None
         for event in events:
             encode = self._encoder.reasoning if isinstance(event, Reasoning) else self._encoder.content
-            self._stream.write(encode(index, event.text, usage))
+            self._stream.write(encode(index, event.text, usage, self._scores.pop(index, None)))
 
 
 class GatheredAnswer:
     """Keeps the text of each choice for an answer in one piece."""
 
-    def __init__(self, splitters: Sequence[ThinkSplitter | None]) -> None:
+    def __init__(self, splitters: Sequence[ThinkSplitter | None], *, scored: bool = False) -> None:
         self._splitters = splitters
+        self._scores: list[list[ScoredToken]] | None = [[] for _ in splitters] if scored else None
         self._texts: list[list[str]] = [[] for _ in splitters]
         self._reasons: dict[int, FinishReason] = {}
 
     def on_text(self, index: int, text: str) -> None:
         self._texts[index].append(text)
+
+    def on_scores(self, index: int, scores: Sequence[ScoredToken]) -> None:
+        assert self._scores is not None
+        self._scores[index] += scores
 
     def on_finish(self, index: int, text: str, reason: FinishReason) -> None:
         self._texts[index].append(text)
@@ -169,12 +188,13 @@ class GatheredAnswer:
     def _choice(self, index: int) -> ChoiceText:
         text = "".join(self._texts[index])
         splitter = self._splitters[index]
+        scores = self._scores[index] if self._scores is not None else None
         if splitter is None:
-            return ChoiceText(text, self._reasons[index])
+            return ChoiceText(text, self._reasons[index], scores=scores)
         events = [*splitter.feed(text), *splitter.finish()]
         reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
         content = "".join(event.text for event in events if not isinstance(event, Reasoning))
-        return ChoiceText(content, self._reasons[index], reasoning or None)
+        return ChoiceText(content, self._reasons[index], reasoning or None, scores)
 
 
 class Part:
@@ -186,6 +206,9 @@ class Part:
 
     def on_text(self, index: int, text: str) -> None:
         self._sink.on_text(self._first + index, text)
+
+    def on_scores(self, index: int, scores: Sequence[ScoredToken]) -> None:
+        self._sink.on_scores(self._first + index, scores)
 
     def on_finish(self, index: int, text: str, reason: FinishReason) -> None:
         self._sink.on_finish(self._first + index, text, reason)

@@ -21,6 +21,7 @@ from typing import Protocol
 from inferway.errors import ApiError, Reason
 
 from .core.generation_fields import Sampling
+from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
@@ -47,6 +48,8 @@ class Plan:
     sampling: Sampling
     cache_salt: bytes
     traceparent: str
+    logprobs: int | None
+    prompt_logprobs: bool
     received: float
     deadline: float
     stall_s: float
@@ -66,6 +69,9 @@ class Sink(Protocol):
     """Where the text of a request goes. Called on the path of a token: must not block or raise."""
 
     def on_text(self, index: int, text: str) -> None: ...
+    def on_scores(self, index: int, scores: Sequence[ScoredToken]) -> None:
+        """Log-probabilities that belong to the text that comes next, or with the finish."""
+
     def on_finish(self, index: int, text: str, reason: FinishReason) -> None: ...
     def on_silence(self) -> None:
         """Nothing has come for a heartbeat's time."""
@@ -83,9 +89,22 @@ class _State(Enum):
 class _Choice:
     """One choice on a worker: hands text to the sink, and counts."""
 
-    __slots__ = ("_gaps", "_generation", "_sink", "completion_tokens", "index", "key", "last_at", "usage")
+    __slots__ = (
+        "_gaps",
+        "_generation",
+        "_sink",
+        "completion_tokens",
+        "index",
+        "key",
+        "last_at",
+        "usage",
+        "wants_scores",
+    )
 
-    def __init__(self, generation: Generation, index: int, sink: Sink, metrics: Metrics, now: float) -> None:
+    def __init__(
+        self, generation: Generation, index: int, sink: Sink, metrics: Metrics, now: float, *, wants_scores: bool
+    ) -> None:
+        self.wants_scores = wants_scores
         self._generation = generation
         self._sink = sink
         self._gaps = metrics.inter_token_latency
@@ -109,6 +128,9 @@ class _Choice:
         if text:
             self._generation.spoke_at = now
             self._sink.on_text(self.index, text)
+
+    def on_scores(self, scores: Sequence[ScoredToken]) -> None:
+        self._sink.on_scores(self.index, scores)
 
     def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None:
         self.last_at = now
@@ -326,8 +348,13 @@ class Generation:
             cache_salt=plan.cache_salt,
             lease_id=grant.lease_id,
             traceparent=plan.traceparent,
+            logprobs=plan.logprobs,
+            prompt_logprobs=plan.prompt_logprobs,
         )
-        run.choices += [_Choice(self, index, self._sink, self._metrics, now) for index in range(plan.ask.num_choices)]
+        run.choices += [
+            _Choice(self, index, self._sink, self._metrics, now, wants_scores=plan.logprobs is not None)
+            for index in range(plan.ask.num_choices)
+        ]
         for choice, key in zip(run.choices, session.generate(spec, run.choices), strict=True):
             choice.key = key
 

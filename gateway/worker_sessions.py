@@ -22,6 +22,7 @@ from inferway.errors import ApiError, Reason
 from inferway.sampling import RANGES
 
 from .core.generation_fields import Sampling
+from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
 
 log = logging.getLogger(__name__)
@@ -75,12 +76,18 @@ class RequestSpec:
     cache_salt: bytes
     lease_id: int
     traceparent: str
+    logprobs: int | None
+    prompt_logprobs: bool
 
 
 class ChoiceListener(Protocol):
     """Receives what one choice gains. Exactly one of on_finish, on_error (the worker
     says so) and on_lost (the session broke) comes, last."""
 
+    # Whether on_scores is called, always before the text that the scores belong to.
+    wants_scores: bool
+
+    def on_scores(self, scores: Sequence[ScoredToken]) -> None: ...
     def on_text(self, text: str, completion_tokens: int, now: float) -> None: ...
     def on_first(self, usage: Usage) -> None: ...
     def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None: ...
@@ -230,6 +237,8 @@ class WorkerSession:
                 if listener is None:
                     continue
                 try:
+                    if listener.wants_scores:
+                        listener.on_scores(_scores(delta))
                     if delta.finish_reason or delta.HasField("error"):
                         del listeners[delta.key]
                         _finish(listener, delta, now)
@@ -263,6 +272,18 @@ def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> No
         listener.on_finish(delta.text, _FINISH[delta.finish_reason], _usage(delta.usage), now)
     else:
         listener.on_error(ApiError(Reason.WORKER_FAILED, "The worker gave up on this request."))
+
+
+def _scores(delta: worker_pb2.Delta) -> list[ScoredToken]:
+    """The prompt's first; they come before everything else."""
+    return [
+        ScoredToken(
+            one.token,
+            one.logprob if one.HasField("logprob") else None,
+            [(other.token, other.logprob) for other in one.top],
+        )
+        for one in (*delta.prompt_logprobs, *delta.logprobs)
+    ]
 
 
 def _usage(usage: types_pb2.Usage) -> Usage:
@@ -303,6 +324,8 @@ def _generate(spec: RequestSpec) -> worker_pb2.Generate:
         lease_id=spec.lease_id,
         traceparent=spec.traceparent,
     )
+    if spec.logprobs is not None:
+        message.logprobs.top, message.logprobs.prompt = spec.logprobs, spec.prompt_logprobs
     sampling = message.sampling
     for name in _SCALARS:
         value = getattr(spec.sampling, name)

@@ -43,6 +43,7 @@ RANGES: Mapping[str, Range] = {
 }
 LOGIT_BIAS = Range(-100, 100)
 PRIORITY = Range(0, 9)
+TOP_LOGPROBS = Range(0, 20)
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 64
 

@@ -265,7 +265,13 @@ class Runtime:
         self._last_key += 1
         request = replace(request, key=self._last_key, model=served.model, adapter=served.adapter, sampling=sampling)
         stops = StopStrings(stop) if stop else None
-        choice = Choice(table, len(request.prompt_token_ids), stops, sampling.min_tokens or 0)
+        choice = Choice(
+            table,
+            len(request.prompt_token_ids),
+            stops,
+            sampling.min_tokens or 0,
+            logprobs=request.logprobs is not None,
+        )
         self._engine.generate(request)
         live = Live(self._last_key, gateway_key, session, request, choice, self._clock())
         self._live[live.engine_key] = live

@@ -19,6 +19,7 @@ from inferway.lifecycle import wait_for
 from inferway.sampling import RANGES
 
 from .core.choice import Delta, Usage
+from .core.logprobs import ScoredToken
 from .engine import BlocksRemoved, BlocksStored, FinishReason, GenerateRequest, KvEvent, ModelInfo, Sampling
 from .runtime import GatewaySession, Runtime, Watcher
 
@@ -237,6 +238,8 @@ def _request(generate: worker_pb2.Generate) -> GenerateRequest:
         choice_index=generate.choice_index,
         traceparent=generate.traceparent,
         lease_id=generate.lease_id,
+        logprobs=generate.logprobs.top if generate.HasField("logprobs") else None,
+        prompt_logprobs=generate.logprobs.prompt,
     )
 
 
@@ -256,7 +259,16 @@ def _step_batch(batch: Iterable[tuple[int, Delta]]) -> worker_pb2.StepBatch:
             wire.finish_reason = _FINISH_REASONS[delta.finish_reason]
         if delta.error is not None:
             wire.error.CopyFrom(error_to_proto(delta.error))
+        if delta.logprobs:
+            wire.logprobs.extend(map(_token_logprob, delta.logprobs))
+        if delta.prompt_logprobs:
+            wire.prompt_logprobs.extend(map(_token_logprob, delta.prompt_logprobs))
     return message
+
+
+def _token_logprob(token: ScoredToken) -> worker_pb2.TokenLogprob:
+    top = [worker_pb2.TopLogprob(token=other, logprob=logprob) for other, logprob in token.top]
+    return worker_pb2.TokenLogprob(token=token.token, logprob=token.logprob, top=top)
 
 
 def _usage(usage: Usage) -> types_pb2.Usage:

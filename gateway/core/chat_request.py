@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from inferway.errors import invalid
-from inferway.sampling import RANGES, Range, check_range
+from inferway.sampling import RANGES, TOP_LOGPROBS, check_range
 
 from .body import check_length, convert, decode_object, header_names, json_type, unsupported
 from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, common_fields, prepared
@@ -101,6 +101,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
         messages=messages,
         tools=_tools(chat),
         template_kwargs=chat.chat_template_kwargs or {},
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         ignored=_ignored(raw),
     )
 
@@ -179,11 +180,9 @@ def _tool_call(call: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _check_output_options(chat: _ChatBody) -> None:
     """Fields about the shape of the answer that no model serves yet, and their own mistakes first."""
-    check_range("top_logprobs", chat.top_logprobs, Range(0, 20))
+    check_range("top_logprobs", chat.top_logprobs, TOP_LOGPROBS)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
-    if chat.logprobs:
-        raise unsupported("logprobs", "'logprobs' is not supported by this model.")
     if chat.modalities is not None and chat.modalities != ["text"]:
         raise unsupported("modalities", "Only the modality 'text' is supported.")
     kind = (chat.response_format or {}).get("type", "text")

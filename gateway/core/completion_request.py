@@ -51,13 +51,13 @@ def parse_completion(body: bytes, limits: CompletionLimits) -> CompletionRequest
     prompts = _prompts(completion.prompt, limits.max_prompts)
     _check_best_of(completion)
     check_range("logprobs", completion.logprobs, Range(0, 5))
-    if completion.logprobs is not None:
-        raise unsupported("logprobs", "'logprobs' is not supported by this model.")
     max_tokens = DEFAULT_MAX_TOKENS if completion.max_tokens is None else completion.max_tokens
     return CompletionRequest(
         **common_fields(completion, max_choices=limits.max_choices, max_tokens=max_tokens),
         prompts=prompts,
         echo=bool(completion.echo),
+        logprobs=completion.logprobs,
+        prompt_logprobs=bool(completion.echo) and completion.logprobs is not None,
         ignored=_ignored(raw),
     )
 

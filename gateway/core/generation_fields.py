@@ -85,6 +85,10 @@ class GenerationRequest:
     continuous_usage: bool = False
     n: int = 1
     priority: int | None = None
+    # How many of the most likely tokens to name beside each; None: no log-probabilities.
+    logprobs: int | None = None
+    # Those of the prompt as well.
+    prompt_logprobs: bool = False
     # Accepted without effect, for the x-inferway-ignored header.
     ignored: Sequence[str] = ()
 

@@ -11,10 +11,13 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from .logprobs import LegacyLogprobs, ScoredToken, chat_logprobs
+
 HEARTBEAT = b": heartbeat\n\n"
 DONE = b"data: [DONE]\n\n"
 
 FinishReason = Literal["stop", "length"]
+Scores = Sequence[ScoredToken] | None
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,13 +81,17 @@ class ChunkEncoder:
         """The first chunk of a choice: its role."""
         return self._opened[index] + b'{"role":"assistant","content":""' + self._content_tail
 
-    def content(self, index: int, text: str, usage: Usage | None = None) -> bytes:
-        tail = self._content_tail if usage is None else _tail_with_usage(usage)
+    def content(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes:
+        tail = self._content_tail if usage is None and scores is None else self._tail_of(usage, scores)
         return b"".join((self._content[index], _encode(text), tail))
 
-    def reasoning(self, index: int, text: str, usage: Usage | None = None) -> bytes:
-        tail = self._content_tail if usage is None else _tail_with_usage(usage)
+    def reasoning(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes:
+        tail = self._content_tail if usage is None and scores is None else self._tail_of(usage, scores)
         return b"".join((self._opened[index], b'{"reasoning_content":', _encode(text), tail))
+
+    def _tail_of(self, usage: Usage | None, scores: Scores) -> bytes:
+        logprobs = _encode(chat_logprobs(scores) if scores is not None else None)
+        return b'},"logprobs":%b,"finish_reason":null}]%b' % (logprobs, _end(self._tail, usage))
 
     def finish(self, index: int, reason: FinishReason) -> bytes:
         return b'%b{},"logprobs":null,"finish_reason":"%b"}]%b' % (self._opened[index], reason.encode(), self._tail)
@@ -105,15 +112,17 @@ class CompletionEncoder:
         self._echoes = echoes
         self._text = [b'%b,"choices":[{"index":%d,"text":' % (self._head, index) for index in range(len(echoes))]
         self._text_tail = b',"logprobs":null,"finish_reason":null}]' + self._tail
+        self._logprobs = [LegacyLogprobs() for _ in echoes]
 
     def opening(self, index: int) -> bytes:
         """The echo of the prompt; empty without one."""
         return self.content(index, self._echoes[index]) if self._echoes[index] else b""
 
-    def content(self, index: int, text: str, usage: Usage | None = None) -> bytes:
+    def content(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes:
         tail = self._text_tail
-        if usage is not None:
-            tail = b',"logprobs":null,"finish_reason":null}],"usage":%b}\n\n' % _encode(usage.as_json())
+        if usage is not None or scores is not None:
+            logprobs = _encode(self._logprobs[index].feed(scores) if scores is not None else None)
+            tail = b',"logprobs":%b,"finish_reason":null}]%b' % (logprobs, _end(self._tail, usage))
         return b"".join((self._text[index], _encode(text), tail))
 
     # A completion is one text: what a model thinks is a part of it.
@@ -130,14 +139,15 @@ class Encoder(Protocol):
     """What a streamed answer is made with, whatever its endpoint: whole events, choices by index."""
 
     def opening(self, index: int) -> bytes: ...
-    def content(self, index: int, text: str, usage: Usage | None = None) -> bytes: ...
-    def reasoning(self, index: int, text: str, usage: Usage | None = None) -> bytes: ...
+    def content(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes: ...
+    def reasoning(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes: ...
     def finish(self, index: int, reason: FinishReason) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
 
 
-def _tail_with_usage(usage: Usage) -> bytes:
-    return b'},"logprobs":null,"finish_reason":null}],"usage":%b}\n\n' % _encode(usage.as_json())
+def _end(tail: bytes, usage: Usage | None) -> bytes:
+    """The end of a chunk, with the usage so far where that is wanted."""
+    return tail if usage is None else b',"usage":%b}\n\n' % _encode(usage.as_json())
 
 
 def error_event(body: Mapping[str, Any]) -> bytes:
@@ -152,6 +162,8 @@ class ChoiceText:
     content: str
     finish_reason: FinishReason
     reasoning: str | None = None
+    # None: not asked for.
+    scores: Scores = None
 
 
 def whole_answer(answer: Answer, choices: Sequence[ChoiceText], usage: Usage) -> bytes:
@@ -161,14 +173,22 @@ def whole_answer(answer: Answer, choices: Sequence[ChoiceText], usage: Usage) ->
         message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
         if choice.reasoning is not None:
             message["reasoning_content"] = choice.reasoning
-        rendered.append({"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason})
+        logprobs = chat_logprobs(choice.scores) if choice.scores is not None else None
+        rendered.append(
+            {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+        )
     return _encode({**answer.head("chat.completion"), "choices": rendered, "usage": usage.as_json()})
 
 
 def whole_completion(answer: Answer, choices: Sequence[ChoiceText], usage: Usage, *, echoes: Sequence[str]) -> bytes:
     """The body of a text completion that is not streamed, choices in the order given, each behind its echo."""
     rendered = [
-        {"index": index, "text": echo + choice.content, "logprobs": None, "finish_reason": choice.finish_reason}
+        {
+            "index": index,
+            "text": echo + choice.content,
+            "logprobs": LegacyLogprobs().feed(choice.scores) if choice.scores is not None else None,
+            "finish_reason": choice.finish_reason,
+        }
         for index, (choice, echo) in enumerate(zip(choices, echoes, strict=True))
     ]
     return _encode({**answer.head("text_completion"), "choices": rendered, "usage": usage.as_json()})

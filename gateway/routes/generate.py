@@ -146,6 +146,8 @@ class Inference:
             sampling=sampling,
             cache_salt=prompt.cache_salt,
             traceparent=exchange.traceparent,
+            logprobs=asked.logprobs,
+            prompt_logprobs=asked.prompt_logprobs,
             received=exchange.received,
             deadline=exchange.received + config.request_deadline_s,
             stall_s=config.stall_s,
@@ -171,6 +173,7 @@ class Inference:
             reply.splitters,
             limit_bytes=config.client_buffer_bytes,
             on_too_slow=lambda: generation.fail(_cut_off()),
+            scored=asked.logprobs is not None,
             continuous_usage=(lambda: generation.usage_so_far()) if asked.continuous_usage else None,
         )
         generation = self.new_generations(plans, _sinks(sink, plans))
@@ -210,7 +213,7 @@ class Inference:
         reply: Reply,
         headers: dict[str, str],
     ) -> web.StreamResponse:
-        sink = GatheredAnswer(reply.splitters)
+        sink = GatheredAnswer(reply.splitters, scored=asked.logprobs is not None)
         generation = self.new_generations(plans, _sinks(sink, plans))
         try:
             generation.start()
@@ -264,7 +267,9 @@ def require_chat(model: ServedModel) -> None:
 
 def check_capabilities(model: ServedModel, asked: GenerationRequest) -> None:
     """Refuse by name what the model's engine cannot honour."""
-    for name in (*asked.sampling.fields_used(), *(["n"] if asked.n > 1 else [])):
+    used = asked.sampling.fields_used()
+    used += [name for name, is_used in (("n", asked.n > 1), ("logprobs", asked.logprobs is not None)) if is_used]
+    for name in used:
         if name not in model.description.capabilities:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{name}' is not supported by the model '{model.name}'.", name)
 

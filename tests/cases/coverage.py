@@ -22,6 +22,7 @@ HERE = frozenset(
     RSN-01 RSN-03 RSN-05 RSN-08 RSN-11
     TOK-01 TOK-03 TOK-04
     CMP-01 CMP-03 CMP-04
+    LGP-01 LGP-03 LGP-04
     LIF-03 LIF-04
     HLT-04
     MET-01 MET-03
@@ -29,7 +30,6 @@ HERE = frozenset(
 )
 
 _WAITS_FOR = {
-    "logprobs": "LGP-01 LGP-03 LGP-04",
     "POST /v1/embeddings": "EMB-01 EMB-03 EMB-04",
     "models per key": "MOD-01",
     "tool-call parsers": (

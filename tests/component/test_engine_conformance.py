@@ -94,6 +94,7 @@ CASES = [
             "test_min_tokens": WRITTEN,
             "test_logit_bias": WRITTEN,
             "test_other_seeds": WRITTEN,
+            "test_logprobs": WRITTEN,
             "test_overfull": "the worker's own admission bounds it",
         },
     ),

@@ -167,6 +167,40 @@ async def test_streamed_text(mesh: Mesh, expected: dict[str, Told]) -> None:
     assert dict(zip(CASES, answers, strict=True)) == expected
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_logprobs(mesh: Mesh, expected: dict[str, Told], stream: bool) -> None:
+    """Each token of the text has its log-probability, and the greedy one is the best of those named beside it."""
+    fields = body("one message", logprobs=True, top_logprobs=2, stream=stream)
+    answer = await send(mesh.gateway.address, "POST /v1/chat/completions", body=fields, timeout_s=PATIENCE_S)
+    assert answer.status == 200, answer.body
+    choices = answer.choices if stream else answer.json["choices"]
+    content = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert b"".join(bytes(entry["bytes"]) for entry in content).decode() == expected["one message"].text
+    for entry in content:
+        first, second = entry["top_logprobs"]
+        assert (first["token"], first["bytes"]) == (entry["token"], entry["bytes"])
+        assert 0 >= first["logprob"] >= second["logprob"]
+
+
+async def test_an_echo_is_scored(mesh: Mesh) -> None:
+    """A completion with echo scores the prompt: its first token has no number, all others have one."""
+    fields = {
+        "model": "smollm2",
+        "prompt": "Paris is the capital of France.",
+        "echo": True,
+        "logprobs": 0,
+        "max_tokens": 1,
+    }
+    answer = await send(mesh.gateway.address, "POST /v1/completions", body=fields, timeout_s=PATIENCE_S)
+    assert answer.status == 200, answer.body
+    (choice,) = answer.json["choices"]
+    given = choice["logprobs"]
+    assert "".join(given["tokens"]) == choice["text"]
+    assert given["token_logprobs"][0] is None
+    assert all(value <= 0 for value in given["token_logprobs"][1:])
+    assert answer.usage["prompt_tokens"] + answer.usage["completion_tokens"] == len(given["tokens"])
+
+
 async def test_killed_scheduler(mesh: Mesh, expected: dict[str, Told]) -> None:
     """A stream that loses SGLang's scheduler ends in an error event and [DONE]; nobody is ready; the worker exits as
     failed and leaves no process; and the one that follows it gives the same answers."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inferway.errors import ApiError, Reason, invalid
-from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, check_range
+from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, TOP_LOGPROBS, check_range
 
 from ..engine import GenerateRequest, ModelInfo, Sampling
 
@@ -34,6 +34,12 @@ def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sa
         )
     check_range("priority", request.priority, PRIORITY)
     _check_stop(stop)
+    if request.logprobs is not None:
+        check_range("logprobs", request.logprobs, TOP_LOGPROBS)
+        if "logprobs" not in model.capabilities:
+            raise ApiError(
+                Reason.UNSUPPORTED_VALUE, f"'logprobs' is not supported by the model '{model.name}'.", "logprobs"
+            )
     sampling = request.sampling
     _check_sampling(sampling, model.vocab_size)
     room = model.context_length - len(prompt)

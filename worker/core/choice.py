@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from inferway.errors import ApiError
 
-from ..engine import FinishReason, Output
+from ..engine import FinishReason, Output, TokenLogprob
 from .detokenize import Detokenizer, TokenTable
+from .logprobs import HeldLogprobs, ScoredToken, scored
 from .stop import StopMatcher, StopStrings
 
 
@@ -38,17 +39,39 @@ class Delta:
     error: ApiError | None = None
     # The engine still runs this choice and has to be told to stop.
     must_abort: bool = False
+    # Where asked for: of the tokens whose text is shown up to here, and, on the first delta, of the prompt's.
+    logprobs: Sequence[ScoredToken] = ()
+    prompt_logprobs: Sequence[ScoredToken] = ()
 
 
 class Choice:
     """Owned by one key of a session. Feed it every output of that key in order; after the last delta, none."""
 
-    __slots__ = ("_cached", "_counted", "_detokenizer", "_matcher", "_min_tokens", "_prompt", "_reasoning", "_started")
+    __slots__ = (
+        "_cached",
+        "_counted",
+        "_detokenizer",
+        "_held",
+        "_matcher",
+        "_min_tokens",
+        "_prompt",
+        "_reasoning",
+        "_started",
+        "_table",
+    )
 
     def __init__(
-        self, table: TokenTable, prompt_tokens: int, stops: StopStrings | None = None, min_tokens: int = 0
+        self,
+        table: TokenTable,
+        prompt_tokens: int,
+        stops: StopStrings | None = None,
+        min_tokens: int = 0,
+        *,
+        logprobs: bool = False,
     ) -> None:
+        self._table = table
         self._detokenizer = Detokenizer(table)
+        self._held = HeldLogprobs(table) if logprobs else None
         self._matcher = StopMatcher(stops) if stops is not None else None
         self._min_tokens = min_tokens
         self._prompt = prompt_tokens
@@ -81,14 +104,14 @@ class Choice:
         token_ids, hidden = output.token_ids, 0
         if output.ends_with_stop_token and token_ids:
             token_ids, hidden = token_ids[:-1], 1
-        matcher = self._matcher
+        matcher, held = self._matcher, self._held
         before = self._counted
-        if matcher is None:
+        if matcher is None and held is None:
             text = self._detokenizer.feed(token_ids) if token_ids else ""
             self._counted += len(token_ids) + hidden
         else:
-            text = self._feed_each(matcher, token_ids)
-            if not matcher.matched:
+            text = self._feed_each(token_ids, output.logprobs)
+            if matcher is None or not matcher.matched:
                 self._counted += hidden
         finish, ended = output.finish_reason, output.finish_reason is not None or output.error is not None
         if ended and (matcher is None or not matcher.matched):
@@ -97,25 +120,36 @@ class Choice:
         if output.completion_tokens is not None and not stopped:
             self._counted = output.completion_tokens
         if stopped:
-            self._started = True
-            return Delta(text, self._counted, FinishReason.STOP, self._usage(), must_abort=not ended)
-        if ended:
-            self._started = True
-            return Delta(text, self._counted, finish, self._usage(), output.error)
-        if not self._started:
-            self._started = True
-            return Delta(text, self._counted, usage=self._usage())
-        if not text and self._counted == before:
+            delta = Delta(text, self._counted, FinishReason.STOP, self._usage(), must_abort=not ended)
+        elif ended:
+            delta = Delta(text, self._counted, finish, self._usage(), output.error)
+        elif not self._started:
+            delta = Delta(text, self._counted, usage=self._usage())
+        elif not text and self._counted == before:
             return None
-        return Delta(text, self._counted)
+        else:
+            delta = Delta(text, self._counted)
+        self._started = True
+        if held is not None:
+            is_last = stopped or ended
+            delta.logprobs = held.finish(len(text), stopped=stopped) if is_last else held.take(len(text))
+        if output.prompt_logprobs:
+            delta.prompt_logprobs = [scored(score, self._table) for score in output.prompt_logprobs]
+        return delta
 
-    def _feed_each(self, matcher: StopMatcher, token_ids: Sequence[int]) -> str:
-        """Token by token, because the count stops at the one that completes a match."""
+    def _feed_each(self, token_ids: Sequence[int], scores: Sequence[TokenLogprob]) -> str:
+        """Token by token: the count stops at the one that completes a match, and a score belongs to a text."""
+        matcher, held = self._matcher, self._held
         shown = []
-        for token_id in token_ids:
+        for place, token_id in enumerate(token_ids):
             piece = self._detokenizer.feed((token_id,))
             self._counted += 1
-            shown.append(matcher.feed(piece) if self._counted >= self._min_tokens else piece)
+            if held is not None and place < len(scores):
+                held.add(scores[place], len(piece), has_begun=self._detokenizer.held_bytes > 0)
+            if matcher is None or self._counted < self._min_tokens:
+                shown.append(piece)
+                continue
+            shown.append(matcher.feed(piece))
             if matcher.matched:
                 break
         return "".join(shown)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from codecs import utf_8_decode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -29,10 +29,16 @@ class UnsupportedTokenizer(ValueError):
 class TokenTable:
     """The bytes of every token of one model. Flagged special tokens have none; unknown ids have none either."""
 
-    __slots__ = ("_beyond", "_pieces", "_size")
+    __slots__ = ("_beyond", "_hidden", "_pieces", "_size")
 
-    def __init__(self, pieces: list[bytes], beyond: Callable[[int], bytes] | None = None) -> None:
-        """`beyond` answers for ids at or above len(pieces)."""
+    def __init__(
+        self,
+        pieces: list[bytes],
+        beyond: Callable[[int], bytes] | None = None,
+        hidden: Mapping[int, bytes] | None = None,
+    ) -> None:
+        """`beyond` answers for ids at or above len(pieces); `hidden` are the names of special tokens."""
+        self._hidden = hidden or {}
         self._pieces = pieces
         self._size = len(pieces)
         self._beyond = beyond
@@ -41,6 +47,10 @@ class TokenTable:
         if 0 <= token_id < self._size:
             return self._pieces[token_id]
         return self._beyond(token_id) if self._beyond is not None else b""
+
+    def spelling(self, token_id: int) -> bytes:
+        """As `table[id]`, but a special token by its name."""
+        return self._hidden.get(token_id) or self[token_id]
 
     def join(self, token_ids: Sequence[int]) -> bytes:
         if len(token_ids) == 1:
@@ -68,10 +78,13 @@ def token_table(
     for piece, token_id in vocabulary:
         pieces[token_id] = piece_bytes(piece)
     visible = set(shown)
+    hidden: dict[int, bytes] = {}
     for token in added:
-        hidden = token.get("special", False) and token["content"] not in visible
-        pieces[token["id"]] = b"" if hidden else token["content"].encode()
-    return TokenTable(pieces, beyond)
+        is_hidden = token.get("special", False) and token["content"] not in visible
+        pieces[token["id"]] = b"" if is_hidden else token["content"].encode()
+        if is_hidden:
+            hidden[token["id"]] = token["content"].encode()
+    return TokenTable(pieces, beyond, hidden)
 
 
 def _vocabulary(model: dict[str, Any]) -> Iterator[tuple[str, int]]:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from inferway.api.v1 import types_pb2 as inferway_dot_api_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cinferway/api/v1/worker.proto\x12\x0finferway.api.v1\x1a\x1binferway/api/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x88\x02\n\x10\x44\x65scribeResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12&\n\x06models\x18\x04 \x03(\x0b\x32\x16.inferway.api.v1.Model\x12\x13\n\x0bmax_running\x18\x05 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x06 \x01(\r\x12\x17\n\x0fkv_total_tokens\x18\x07 \x01(\x04\x12\x1c\n\x14prefill_tokens_per_s\x18\x08 \x01(\x01\x12\x1b\n\x13publishes_kv_events\x18\t \x01(\x08\x12\x16\n\x0emodels_version\x18\n \x01(\x04\"\xbd\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x18\n\x10tokenizer_digest\x18\x04 \x01(\t\x12\x15\n\rchat_template\x18\x05 \x01(\t\x12\x11\n\tbos_token\x18\x06 \x01(\t\x12\x11\n\teos_token\x18\x07 \x01(\t\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x12\n\nvocab_size\x18\t \x01(\r\x12\x0f\n\x07\x63reated\x18\n \x01(\x03\x12\x13\n\x0btool_parser\x18\x0b \x01(\t\x12\x18\n\x10reasoning_parser\x18\x0c \x01(\t\x12\x18\n\x10structural_marks\x18\r \x03(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x0e \x03(\t\x12\x0e\n\x06parent\x18\x0f \x01(\t\"%\n\x13GetTokenizerRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"$\n\x14GetTokenizerResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"b\n\x0eSessionRequest\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12,\n\tgenerates\x18\x02 \x03(\x0b\x32\x19.inferway.api.v1.Generate\x12\x0e\n\x06\x61\x62orts\x18\x03 \x03(\x04\"\xe4\x01\n\x08Generate\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x04 \x03(\r\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.inferway.api.v1.Sampling\x12\x10\n\x08priority\x18\x06 \x01(\r\x12\x12\n\ncache_salt\x18\x07 \x01(\x0c\x12\x14\n\x0c\x63hoice_index\x18\x08 \x01(\r\x12\x10\n\x08lease_id\x18\t \x01(\x04\x12\x13\n\x0btraceparent\x18\n \x01(\t\"K\n\tStepBatch\x12&\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x16.inferway.api.v1.Delta\x12\x16\n\x0emodels_version\x18\x02 \x01(\x04\"\xc1\x01\n\x05\x44\x65lta\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x34\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x1d.inferway.api.v1.FinishReason\x12%\n\x05usage\x18\x05 \x01(\x0b\x32\x16.inferway.api.v1.Usage\x12%\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x16.inferway.api.v1.Error\"!\n\x0cWatchRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\"\xf2\x02\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x1c\n\x14num_requests_running\x18\x04 \x01(\r\x12\x1c\n\x14num_requests_waiting\x18\x05 \x01(\r\x12!\n\x19uncached_tokens_in_flight\x18\x06 \x01(\x04\x12\x16\n\x0ekv_used_tokens\x18\x07 \x01(\x04\x12\x17\n\x0fkv_total_tokens\x18\x08 \x01(\x04\x12\x1c\n\x14prefill_tokens_per_s\x18\t \x01(\x01\x12\x10\n\x08\x64raining\x18\n \x01(\x08\x12\x11\n\tlease_ids\x18\x0b \x03(\x04\x12+\n\tkv_events\x18\x0c \x03(\x0b\x32\x18.inferway.api.v1.KvEvent\x12\x14\n\x0ckv_event_seq\x18\r \x01(\x04\x12\x16\n\x0emodels_version\x18\x0e \x01(\x04\"\xab\x01\n\x07KvEvent\x12\r\n\x05model\x18\x01 \x01(\t\x12+\n\x06stored\x18\x02 \x01(\x0b\x32\x19.inferway.api.v1.KvBlocksH\x00\x12,\n\x07removed\x18\x03 \x01(\x0b\x32\x19.inferway.api.v1.KvBlocksH\x00\x12-\n\x07\x63leared\x18\x04 \x01(\x0b\x32\x1a.inferway.api.v1.KvClearedH\x00\x42\x07\n\x05\x65vent\" \n\x08KvBlocks\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x06\"\x0b\n\tKvCleared\"B\n\x12LoadAdapterRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\"\x15\n\x13LoadAdapterResponse\"6\n\x14UnloadAdapterRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x02 \x01(\t\"\x17\n\x15UnloadAdapterResponse2\x87\x04\n\x06Worker\x12O\n\x08\x44\x65scribe\x12 .inferway.api.v1.DescribeRequest\x1a!.inferway.api.v1.DescribeResponse\x12]\n\x0cGetTokenizer\x12$.inferway.api.v1.GetTokenizerRequest\x1a%.inferway.api.v1.GetTokenizerResponse0\x01\x12J\n\x07Session\x12\x1f.inferway.api.v1.SessionRequest\x1a\x1a.inferway.api.v1.StepBatch(\x01\x30\x01\x12G\n\x05Watch\x12\x1d.inferway.api.v1.WatchRequest\x1a\x1d.inferway.api.v1.WorkerReport0\x01\x12X\n\x0bLoadAdapter\x12#.inferway.api.v1.LoadAdapterRequest\x1a$.inferway.api.v1.LoadAdapterResponse\x12^\n\rUnloadAdapter\x12%.inferway.api.v1.UnloadAdapterRequest\x1a&.inferway.api.v1.UnloadAdapterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cinferway/api/v1/worker.proto\x12\x0finferway.api.v1\x1a\x1binferway/api/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x88\x02\n\x10\x44\x65scribeResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12&\n\x06models\x18\x04 \x03(\x0b\x32\x16.inferway.api.v1.Model\x12\x13\n\x0bmax_running\x18\x05 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x06 \x01(\r\x12\x17\n\x0fkv_total_tokens\x18\x07 \x01(\x04\x12\x1c\n\x14prefill_tokens_per_s\x18\x08 \x01(\x01\x12\x1b\n\x13publishes_kv_events\x18\t \x01(\x08\x12\x16\n\x0emodels_version\x18\n \x01(\x04\"\xbd\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x18\n\x10tokenizer_digest\x18\x04 \x01(\t\x12\x15\n\rchat_template\x18\x05 \x01(\t\x12\x11\n\tbos_token\x18\x06 \x01(\t\x12\x11\n\teos_token\x18\x07 \x01(\t\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x12\n\nvocab_size\x18\t \x01(\r\x12\x0f\n\x07\x63reated\x18\n \x01(\x03\x12\x13\n\x0btool_parser\x18\x0b \x01(\t\x12\x18\n\x10reasoning_parser\x18\x0c \x01(\t\x12\x18\n\x10structural_marks\x18\r \x03(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x0e \x03(\t\x12\x0e\n\x06parent\x18\x0f \x01(\t\"%\n\x13GetTokenizerRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"$\n\x14GetTokenizerResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"b\n\x0eSessionRequest\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12,\n\tgenerates\x18\x02 \x03(\x0b\x32\x19.inferway.api.v1.Generate\x12\x0e\n\x06\x61\x62orts\x18\x03 \x03(\x04\"\x97\x02\n\x08Generate\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x04 \x03(\r\x12+\n\x08sampling\x18\x05 \x01(\x0b\x32\x19.inferway.api.v1.Sampling\x12\x10\n\x08priority\x18\x06 \x01(\r\x12\x12\n\ncache_salt\x18\x07 \x01(\x0c\x12\x14\n\x0c\x63hoice_index\x18\x08 \x01(\r\x12\x10\n\x08lease_id\x18\t \x01(\x04\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x31\n\x08logprobs\x18\x0b \x01(\x0b\x32\x1f.inferway.api.v1.LogprobsWanted\"-\n\x0eLogprobsWanted\x12\x0b\n\x03top\x18\x01 \x01(\r\x12\x0e\n\x06prompt\x18\x02 \x01(\x08\"K\n\tStepBatch\x12&\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x16.inferway.api.v1.Delta\x12\x16\n\x0emodels_version\x18\x02 \x01(\x04\"\xaa\x02\n\x05\x44\x65lta\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x34\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x1d.inferway.api.v1.FinishReason\x12%\n\x05usage\x18\x05 \x01(\x0b\x32\x16.inferway.api.v1.Usage\x12%\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x16.inferway.api.v1.Error\x12/\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1d.inferway.api.v1.TokenLogprob\x12\x36\n\x0fprompt_logprobs\x18\x08 \x03(\x0b\x32\x1d.inferway.api.v1.TokenLogprob\"i\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x14\n\x07logprob\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12(\n\x03top\x18\x03 \x03(\x0b\x32\x1b.inferway.api.v1.TopLogprobB\n\n\x08_logprob\",\n\nTopLogprob\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\"!\n\x0cWatchRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\"\xf2\x02\n\x0cWorkerReport\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x1c\n\x14num_requests_running\x18\x04 \x01(\r\x12\x1c\n\x14num_requests_waiting\x18\x05 \x01(\r\x12!\n\x19uncached_tokens_in_flight\x18\x06 \x01(\x04\x12\x16\n\x0ekv_used_tokens\x18\x07 \x01(\x04\x12\x17\n\x0fkv_total_tokens\x18\x08 \x01(\x04\x12\x1c\n\x14prefill_tokens_per_s\x18\t \x01(\x01\x12\x10\n\x08\x64raining\x18\n \x01(\x08\x12\x11\n\tlease_ids\x18\x0b \x03(\x04\x12+\n\tkv_events\x18\x0c \x03(\x0b\x32\x18.inferway.api.v1.KvEvent\x12\x14\n\x0ckv_event_seq\x18\r \x01(\x04\x12\x16\n\x0emodels_version\x18\x0e \x01(\x04\"\xab\x01\n\x07KvEvent\x12\r\n\x05model\x18\x01 \x01(\t\x12+\n\x06stored\x18\x02 \x01(\x0b\x32\x19.inferway.api.v1.KvBlocksH\x00\x12,\n\x07removed\x18\x03 \x01(\x0b\x32\x19.inferway.api.v1.KvBlocksH\x00\x12-\n\x07\x63leared\x18\x04 \x01(\x0b\x32\x1a.inferway.api.v1.KvClearedH\x00\x42\x07\n\x05\x65vent\" \n\x08KvBlocks\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x06\"\x0b\n\tKvCleared\"B\n\x12LoadAdapterRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\"\x15\n\x13LoadAdapterResponse\"6\n\x14UnloadAdapterRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x02 \x01(\t\"\x17\n\x15UnloadAdapterResponse2\x87\x04\n\x06Worker\x12O\n\x08\x44\x65scribe\x12 .inferway.api.v1.DescribeRequest\x1a!.inferway.api.v1.DescribeResponse\x12]\n\x0cGetTokenizer\x12$.inferway.api.v1.GetTokenizerRequest\x1a%.inferway.api.v1.GetTokenizerResponse0\x01\x12J\n\x07Session\x12\x1f.inferway.api.v1.SessionRequest\x1a\x1a.inferway.api.v1.StepBatch(\x01\x30\x01\x12G\n\x05Watch\x12\x1d.inferway.api.v1.WatchRequest\x1a\x1d.inferway.api.v1.WorkerReport0\x01\x12X\n\x0bLoadAdapter\x12#.inferway.api.v1.LoadAdapterRequest\x1a$.inferway.api.v1.LoadAdapterResponse\x12^\n\rUnloadAdapter\x12%.inferway.api.v1.UnloadAdapterRequest\x1a&.inferway.api.v1.UnloadAdapterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,29 +45,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONREQUEST']._serialized_start=761
   _globals['_SESSIONREQUEST']._serialized_end=859
   _globals['_GENERATE']._serialized_start=862
-  _globals['_GENERATE']._serialized_end=1090
-  _globals['_STEPBATCH']._serialized_start=1092
-  _globals['_STEPBATCH']._serialized_end=1167
-  _globals['_DELTA']._serialized_start=1170
-  _globals['_DELTA']._serialized_end=1363
-  _globals['_WATCHREQUEST']._serialized_start=1365
-  _globals['_WATCHREQUEST']._serialized_end=1398
-  _globals['_WORKERREPORT']._serialized_start=1401
-  _globals['_WORKERREPORT']._serialized_end=1771
-  _globals['_KVEVENT']._serialized_start=1774
-  _globals['_KVEVENT']._serialized_end=1945
-  _globals['_KVBLOCKS']._serialized_start=1947
-  _globals['_KVBLOCKS']._serialized_end=1979
-  _globals['_KVCLEARED']._serialized_start=1981
-  _globals['_KVCLEARED']._serialized_end=1992
-  _globals['_LOADADAPTERREQUEST']._serialized_start=1994
-  _globals['_LOADADAPTERREQUEST']._serialized_end=2060
-  _globals['_LOADADAPTERRESPONSE']._serialized_start=2062
-  _globals['_LOADADAPTERRESPONSE']._serialized_end=2083
-  _globals['_UNLOADADAPTERREQUEST']._serialized_start=2085
-  _globals['_UNLOADADAPTERREQUEST']._serialized_end=2139
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=2141
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=2164
-  _globals['_WORKER']._serialized_start=2167
-  _globals['_WORKER']._serialized_end=2686
+  _globals['_GENERATE']._serialized_end=1141
+  _globals['_LOGPROBSWANTED']._serialized_start=1143
+  _globals['_LOGPROBSWANTED']._serialized_end=1188
+  _globals['_STEPBATCH']._serialized_start=1190
+  _globals['_STEPBATCH']._serialized_end=1265
+  _globals['_DELTA']._serialized_start=1268
+  _globals['_DELTA']._serialized_end=1566
+  _globals['_TOKENLOGPROB']._serialized_start=1568
+  _globals['_TOKENLOGPROB']._serialized_end=1673
+  _globals['_TOPLOGPROB']._serialized_start=1675
+  _globals['_TOPLOGPROB']._serialized_end=1719
+  _globals['_WATCHREQUEST']._serialized_start=1721
+  _globals['_WATCHREQUEST']._serialized_end=1754
+  _globals['_WORKERREPORT']._serialized_start=1757
+  _globals['_WORKERREPORT']._serialized_end=2127
+  _globals['_KVEVENT']._serialized_start=2130
+  _globals['_KVEVENT']._serialized_end=2301
+  _globals['_KVBLOCKS']._serialized_start=2303
+  _globals['_KVBLOCKS']._serialized_end=2335
+  _globals['_KVCLEARED']._serialized_start=2337
+  _globals['_KVCLEARED']._serialized_end=2348
+  _globals['_LOADADAPTERREQUEST']._serialized_start=2350
+  _globals['_LOADADAPTERREQUEST']._serialized_end=2416
+  _globals['_LOADADAPTERRESPONSE']._serialized_start=2418
+  _globals['_LOADADAPTERRESPONSE']._serialized_end=2439
+  _globals['_UNLOADADAPTERREQUEST']._serialized_start=2441
+  _globals['_UNLOADADAPTERREQUEST']._serialized_end=2495
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=2497
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=2520
+  _globals['_WORKER']._serialized_start=2523
+  _globals['_WORKER']._serialized_end=3042
 # @@protoc_insertion_point(module_scope)

@@ -92,7 +92,7 @@ class SessionRequest(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent")
+    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent", "logprobs")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class Generate(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     key: int
     request_id: str
     model: str
@@ -113,7 +114,16 @@ class Generate(_message.Message):
     choice_index: int
     lease_id: int
     traceparent: str
-    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    logprobs: LogprobsWanted
+    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobsWanted, _Mapping]] = ...) -> None: ...
+
+class LogprobsWanted(_message.Message):
+    __slots__ = ("top", "prompt")
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    top: int
+    prompt: bool
+    def __init__(self, top: _Optional[int] = ..., prompt: _Optional[bool] = ...) -> None: ...
 
 class StepBatch(_message.Message):
     __slots__ = ("deltas", "models_version")
@@ -124,20 +134,42 @@ class StepBatch(_message.Message):
     def __init__(self, deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., models_version: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("key", "text", "completion_tokens", "finish_reason", "usage", "error")
+    __slots__ = ("key", "text", "completion_tokens", "finish_reason", "usage", "error", "logprobs", "prompt_logprobs")
     KEY_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     key: int
     text: str
     completion_tokens: int
     finish_reason: _types_pb2.FinishReason
     usage: _types_pb2.Usage
     error: _types_pb2.Error
-    def __init__(self, key: _Optional[int] = ..., text: _Optional[str] = ..., completion_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_types_pb2.Usage, _Mapping]] = ..., error: _Optional[_Union[_types_pb2.Error, _Mapping]] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, key: _Optional[int] = ..., text: _Optional[str] = ..., completion_tokens: _Optional[int] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_types_pb2.Usage, _Mapping]] = ..., error: _Optional[_Union[_types_pb2.Error, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("token", "logprob", "top")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    logprob: float
+    top: _containers.RepeatedCompositeFieldContainer[TopLogprob]
+    def __init__(self, token: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TopLogprob, _Mapping]]] = ...) -> None: ...
+
+class TopLogprob(_message.Message):
+    __slots__ = ("token", "logprob")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    logprob: float
+    def __init__(self, token: _Optional[bytes] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("router_id",)

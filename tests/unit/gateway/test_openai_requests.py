@@ -116,7 +116,6 @@ def test_lora_request_names_an_adapter_of_the_model(adapter: Any, model: str) ->
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
-    ({"logprobs": True}, "logprobs"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
     ({"web_search_options": {}}, "web_search_options"),

@@ -9,7 +9,7 @@ import pytest
 from inferway.errors import Reason
 from worker.engine import FinishReason
 from worker.engines.scripted.play import Beat, Part, Play, planned_tokens
-from worker.engines.scripted.script import Counts, ScriptError, Special, Token, read_item, read_scripts
+from worker.engines.scripted.script import Counts, Score, ScriptError, Special, Token, read_item, read_scripts
 
 MESSAGE = (901, 902)
 
@@ -166,14 +166,14 @@ def test_failures_have_a_reason_and_keep_their_details_to_the_log(item: dict[str
     assert not details or details not in beat.failure.error.message
 
 
-def test_what_is_not_played_yet_is_kept() -> None:
-    """Log probabilities and embeddings are read with their special numbers."""
+def test_numbers_may_be_infinite_or_none_at_all() -> None:
+    """Log-probabilities and embeddings are read with their special numbers."""
     item = read_item({"embedding": ["nan", 1.0], "input_logprobs": [1]}, "item")
     assert item.embedding is not None
     assert item.embedding[0] != item.embedding[0]
-    assert item.input_logprobs == [1]
+    assert item.input_logprobs == (1.0,)
     scored = read_item({"tokens": [{"token": "a", "logprob": 0.0, "top": [["b", "-inf", [98]]]}]}, "item")
-    assert scored.logprobs[0]["top"] == [["b", "-inf", [98]]]
+    assert scored.scores == (Score(b"a", 0.0, [(b"b", float("-inf"))]),)
 
 
 @pytest.mark.parametrize(

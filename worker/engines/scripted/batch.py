@@ -16,14 +16,14 @@ the middle of an answer: what goes beyond the expected length costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
 from inferway.blocks import block_hashes
 from inferway.errors import ApiError
 
-from ...engine import BlocksRemoved, BlocksStored, FinishReason, KvEvent, Load, Output
+from ...engine import BlocksRemoved, BlocksStored, FinishReason, KvEvent, Load, Output, TokenLogprob
 from .cache import BlockCache
 from .play import Beat, Play
 
@@ -41,6 +41,9 @@ class Job:
     expected_tokens: int
     priority: int = 0
     cache_salt: bytes = b""
+    # How many of the most likely tokens to name beside each; None: no log-probabilities.
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
     # Below: the batch's own.
     hashes: Sequence[int] = ()
     cached_tokens: int = 0
@@ -267,7 +270,7 @@ class Batch:
 
     def _output(self, job: Job, beat: Beat) -> Output:
         room = job.limit_tokens - len(job.said)
-        if beat.is_plain and job.has_output and len(beat.token_ids) < room:
+        if beat.is_plain and job.has_output and job.logprobs is None and len(beat.token_ids) < room:
             return Output(job.key, beat.token_ids)
         counts, token_ids, finish = beat.counts, beat.token_ids, beat.finish
         ends_with_stop_token = beat.ends_with_stop_token
@@ -293,6 +296,10 @@ class Batch:
             completion_tokens=completion,
             reasoning_tokens=counts.reasoning,
         )
+        if job.logprobs is not None:
+            output.logprobs = _scores(beat, token_ids, job.logprobs)
+        if not job.has_output and job.prompt_logprobs:
+            output.prompt_logprobs = _prompt_scores(job.prompt, job.play.input_logprobs)
         if not job.has_output:
             job.has_output = True
             first = job.play.first_counts
@@ -323,6 +330,19 @@ class Batch:
     def _forget_waiting(self, job: Job) -> None:
         self._waiting = [entry for entry in self._waiting if entry[2] is not job]
         heapify(self._waiting)
+
+
+def _scores(beat: Beat, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+    """Of a token that the script has no score for, the one that says: it could be no other."""
+    scores = beat.scores or [TokenLogprob(token_id, 0.0, [(token_id, 0.0)]) for token_id in token_ids]
+    return [replace(score, top=score.top[:top]) for score in scores[: len(token_ids)]]
+
+
+def _prompt_scores(prompt: Sequence[int], said: Sequence[float | None]) -> list[TokenLogprob]:
+    return [
+        TokenLogprob(token_id, (said[place] if place < len(said) else 0.0) if place else None)
+        for place, token_id in enumerate(prompt)
+    ]
 
 
 def _only_finishes(beat: Beat) -> bool:

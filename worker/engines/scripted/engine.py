@@ -136,6 +136,8 @@ class ScriptedEngine(Engine):
             expected_tokens=min(expected, limit_tokens, _RESERVED_TOKENS),
             priority=request.priority,
             cache_salt=request.cache_salt,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
         )
         self._requests[request.key] = request
         self._batch.submit(job, now=self._loop.time())

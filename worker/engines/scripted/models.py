@@ -39,6 +39,7 @@ CAPABILITIES = (
     "n",
     "grammar",
     "adapter",
+    "logprobs",
 )
 
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eot|>")

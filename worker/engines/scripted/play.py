@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
-from ...engine import FinishReason
+from ...engine import FinishReason, TokenLogprob
 from .script import COUNTED, Counts, Failure, Item, Script, Token
 
 
@@ -26,6 +26,8 @@ class Beat:
     ends_with_stop_token: bool = False
     counts: Counts = COUNTED
     failure: Failure | None = None
+    # One for each of token_ids, where the script says so.
+    scores: Sequence[TokenLogprob] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -50,12 +52,14 @@ class Part:
 class Play:
     """The beats of one choice with the next one in view."""
 
-    __slots__ = ("_beats", "first_counts", "next")
+    __slots__ = ("_beats", "first_counts", "input_logprobs", "next")
 
     def __init__(self, script: Script | None, part: Part) -> None:
         items = [item for item in script or () if _is_for(item, part)]
         self._beats = _perform(items, part) if any(_says(item) for item in items) else _echo(part)
         self.first_counts = _known_from_the_start(items)
+        # What the script says of the prompt's tokens, from the first on.
+        self.input_logprobs = next((item.input_logprobs for item in items if item.input_logprobs), ())
         self.next: Beat | None = next(self._beats, None)
 
     def advance(self) -> None:
@@ -116,10 +120,14 @@ def _beats_of(item: Item, part: Part) -> Sequence[Beat]:
     if not item.is_output and item.failure is None:
         return []
     token_ids = tuple(part.token_id(token) for token in item.tokens)
+    scores = [
+        TokenLogprob(token_id, score.logprob, [(part.token_id(other), value) for other, value in score.top])
+        for token_id, score in zip(token_ids, item.scores, strict=False)
+    ]
     if item.failure is not None and (token_ids or item.counts != COUNTED):
-        return [Beat(token_ids=token_ids, counts=item.counts), Beat(failure=item.failure)]
+        return [Beat(token_ids=token_ids, counts=item.counts, scores=scores), Beat(failure=item.failure)]
     stop_token = item.matched_token and bool(token_ids)
-    return [Beat(0.0, token_ids, item.finish, False, stop_token, item.counts, item.failure)]
+    return [Beat(0.0, token_ids, item.finish, False, stop_token, item.counts, item.failure, scores)]
 
 
 def _echo(part: Part) -> Iterator[Beat]:

@@ -53,6 +53,15 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """A token, its log-probability, and the most likely ones in its place, best first."""
+
+    token: bytes
+    logprob: float
+    top: Sequence[tuple[bytes, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     tokens: tuple[Token, ...] = ()
     # Also an item without tokens is an output when it says something else.
@@ -68,9 +77,11 @@ class Item:
     worker: str | None = None
     echo: bool = False
     per_prompt: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Read and kept; nothing plays them yet.
-    logprobs: Sequence[Mapping[str, Any]] = ()
-    input_logprobs: Any = None
+    # Of `tokens`, one each.
+    scores: Sequence[Score] = ()
+    # Of the prompt's tokens, from the first on; of those beyond them nothing is known.
+    input_logprobs: Sequence[float | None] = ()
+    # Read and kept; nothing plays it yet.
     embedding: Sequence[float] | None = None
     capability: Mapping[str, Any] = field(default_factory=dict)
 
@@ -173,8 +184,8 @@ def read_item(item: Any, where: str) -> Item:
             case "special":
                 tokens.append(Special(_typed(value, str, at)))
             case "tokens":
-                values["logprobs"] = tuple(_typed(token, Mapping, at) for token in _typed(value, list, at))
-                tokens += [_scored_token(token, at) for token in values["logprobs"]]
+                values["scores"] = tuple(_score(_typed(token, Mapping, at), at) for token in _typed(value, list, at))
+                tokens += [score.token for score in values["scores"]]
             case "finish":
                 if value not in _FINISH_REASONS:
                     raise ScriptError(f"{at}: must be one of {', '.join(_FINISH_REASONS)}, got {value!r}")
@@ -209,7 +220,9 @@ def read_item(item: Any, where: str) -> Item:
             case "embedding":
                 values["embedding"] = tuple(_embedding_value(number, at) for number in _typed(value, list, at))
             case "input_logprobs":
-                values["input_logprobs"] = value
+                values["input_logprobs"] = tuple(
+                    None if number is None else _logprob(number, at) for number in _typed(value, list, at)
+                )
             case _:
                 raise ScriptError(f"{at}: no such key")
     is_output = values.pop("is_output", False) or bool(tokens) or bool(counts) or "finish" in values
@@ -238,14 +251,32 @@ def _grpc_error(value: Mapping[str, Any], at: str) -> Failure:
     return Failure(ApiError(reason, message, retry_after_s=retry_after_s), f"{code}: {value.get('details', '')}")
 
 
-def _scored_token(token: Mapping[str, Any], at: str) -> bytes:
-    if "bytes" in token:
-        try:
-            return bytes(token["bytes"])
-        except (TypeError, ValueError):
-            raise ScriptError(f"{at}.bytes: must be a list of numbers from 0 to 255") from None
-    text: str = _typed(token.get("token"), str, f"{at}.token")
-    return text.encode()
+def _score(token: Mapping[str, Any], at: str) -> Score:
+    top = []
+    for entry in _typed(token.get("top", []), list, f"{at}.top"):
+        if not isinstance(entry, list) or len(entry) not in (2, 3):
+            raise ScriptError(f"{at}.top: must hold lists of token, log-probability and, if need be, bytes")
+        text, logprob, *raw = entry
+        top.append((_token_bytes(text, raw[0] if raw else None, f"{at}.top"), _logprob(logprob, f"{at}.top")))
+    own = _token_bytes(token.get("token"), token.get("bytes"), at)
+    return Score(own, _logprob(token.get("logprob", 0.0), f"{at}.logprob"), top)
+
+
+def _token_bytes(text: Any, raw: Any, at: str) -> bytes:
+    if raw is None:
+        return bytes(_typed(text, str, f"{at}.token").encode())
+    try:
+        return bytes(raw)
+    except (TypeError, ValueError):
+        raise ScriptError(f"{at}.bytes: must be a list of numbers from 0 to 255") from None
+
+
+def _logprob(value: Any, at: str) -> float:
+    """YAML writes the infinite as .inf; JSON has no word for it, so its name is taken as well."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ScriptError(f"{at}: must be a log-probability, got {value!r}") from None
 
 
 def _typed(value: Any, kind: Any, at: str) -> Any:
