@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +47,7 @@ def test_any_split_gives_the_same_offsets(cuts: list[int]) -> None:
     whole = LegacyLogprobs().feed(TOKENS)
     parts, legacy = [], LegacyLogprobs()
     places = [0, *sorted(cuts), len(TOKENS)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         parts.append(legacy.feed(TOKENS[start:end]))
     for name, values in whole.items():
         assert [value for part in parts for value in part[name]] == values
