@@ -25,20 +25,23 @@ from inferway.service import STOPPED
 from .cache_secret import cache_secret
 from .catalog import Catalog
 from .config import Config
+from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
 from .listener import BACKLOG, open_listener
 from .metrics import Metrics
 from .middleware import Front, Routes
+from .router_client import Ask
 from .routes.chat import make_chat
 from .routes.completions import make_completions
+from .routes.embeddings import make_embeddings
 from .routes.generate import Inference
 from .routes.health import ops_routes
 from .routes.models import ONE_MODEL, make_list_models, make_one_model
 from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
-from .worker_sessions import WorkerSessions
+from .worker_sessions import EmbedSpec, WorkerSessions
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Gateway:
             catalog=self._catalog,
             new_generations=self._new_generations,
             discard=self._discard,
+            new_embedding=self._new_embedding,
             executor=self._executor,
             cache_secret=cache_secret(config, token).encode(),
         )
@@ -82,6 +86,7 @@ class Gateway:
         routes: Routes = {
             "/v1/chat/completions": {"POST": make_chat(inference)},
             "/v1/completions": {"POST": make_completions(inference)},
+            "/v1/embeddings": {"POST": make_embeddings(inference)},
             "/v1/models": {"GET": make_list_models(self._catalog)},
             ONE_MODEL: {"GET": make_one_model(self._catalog)},
             "/tokenize": {"POST": tokenize},
@@ -188,6 +193,9 @@ class Gateway:
         running: Running = generations[0] if len(generations) == 1 else GenerationGroup(generations)
         self._generations[running] = generations
         return running
+
+    def _new_embedding(self, ask: Ask, spec: EmbedSpec, deadline: float) -> Embedding:
+        return Embedding(ask, spec, deadline, self._routing, self._sessions, self._metrics)
 
     def _discard(self, running: Running) -> None:
         running.close()

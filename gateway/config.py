@@ -33,6 +33,10 @@ class Config:
     max_prompts: int = option(128, "prompts in one completion request", minimum=1, maximum=2048)
     max_choices: int = option(16, "largest n", minimum=1, maximum=128)
 
+    max_embedding_tokens: int = option(
+        300_000, "tokens of all inputs of one request for embeddings", unit="tokens", minimum=1
+    )
+
     queue_timeout_s: float = option(
         10.0, "a request waits this long for a worker", unit="s", minimum=0.001, maximum=3600
     )

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.25
 _MAX_WORKERS_LOST = 1
 # MODEL_NOT_FOUND: of an adapter that has been unloaded from this worker meanwhile.
-_REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY, Reason.MODEL_NOT_FOUND)
+REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY, Reason.MODEL_NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class Generation:
             return  # of a run that has been given back already
         choice.key = 0
         lost = error.reason is Reason.WORKER_FAILED
-        refused = error.reason in _REFUSALS
+        refused = error.reason in REFUSALS
         may_move = refused or (lost and self._workers_lost < _MAX_WORKERS_LOST)
         if self._has_output or not may_move:
             if lost and self._workers_lost:

@@ -80,6 +80,18 @@ class RequestSpec:
     prompt_logprobs: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EmbedSpec:
+    """What to embed (worker.proto, EmbedRequest), less its lease."""
+
+    request_id: str
+    model: str
+    inputs: Sequence[Sequence[int]]
+    dimensions: int | None
+    priority: int
+    traceparent: str
+
+
 class ChoiceListener(Protocol):
     """Receives what one choice gains. Exactly one of on_finish, on_error (the worker
     says so) and on_lost (the session broke) comes, last."""
@@ -150,6 +162,22 @@ class WorkerSession:
         if self._listeners.pop(key, None) is not None and self.connected:
             self._outbox[-1].aborts.append(key)
             self._outbox_filled.set()
+
+    async def embed(self, spec: EmbedSpec, lease_id: int, *, timeout_s: float) -> list[Sequence[float]]:
+        """The vectors of the inputs, in order. Raises ApiError as the worker says, and grpc.RpcError."""
+        request = worker_pb2.EmbedRequest(
+            request_id=spec.request_id,
+            model=spec.model,
+            inputs=[worker_pb2.TokenIds(ids=ids) for ids in spec.inputs],
+            dimensions=spec.dimensions or 0,
+            priority=spec.priority,
+            lease_id=lease_id,
+            traceparent=spec.traceparent,
+        )
+        response = await self._stub.Embed(request, metadata=self._token.metadata(), timeout=max(0.0, timeout_s))
+        if response.HasField("error"):
+            raise grpc_util.error_from_proto(response.error)
+        return [one.values for one in response.embeddings]
 
     async def get_tokenizer(self, digest: str) -> bytes:
         """The tokenizer.json with that digest. Raises grpc.RpcError."""

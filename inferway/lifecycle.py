@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -64,3 +66,13 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, object]) -> boo
         for waiter in (task, stopped):
             waiter.cancel()
         await asyncio.wait({task, stopped})
+
+
+async def gather_or_fail(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results, in order. The first failure cancels the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

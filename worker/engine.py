@@ -127,6 +127,7 @@ class EmbedRequest:
     dimensions: int | None = None
     priority: int = 0
     adapter: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from inferway import logs
 from inferway.errors import OK, ApiError, Reason
+from inferway.lifecycle import gather_or_fail
 
-from .core.admission import check
+from .core.admission import check, check_embed
 from .core.choice import Choice, Delta
 from .core.detokenize import TokenTable, token_table
 from .core.outbox import Outbox
 from .core.served import ServedModels
 from .core.stop import StopStrings
 from .core.watch import CacheContents, WatchFeed
-from .engine import Adapter, Engine, EngineInfo, FinishReason, GenerateRequest, Load, Output, Step
+from .engine import Adapter, EmbedRequest, Engine, EngineInfo, FinishReason, GenerateRequest, Load, Output, Step
 from .metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
@@ -95,6 +98,9 @@ class Runtime:
         self._changes: set[asyncio.Task[None]] = set()
         self._live: dict[int, Live] = {}
         self._leases: dict[int, int] = {}
+        # Requests for embeddings that are being computed, and how many of their inputs at a time.
+        self._num_embedding = 0
+        self._embed_slots = asyncio.Semaphore(1)
         self._sessions: set[GatewaySession] = set()
         self._watchers: set[Watcher] = set()
         self._contents = CacheContents()
@@ -111,6 +117,7 @@ class Runtime:
             if "embeddings" not in model.capabilities
         }
         self.info = info
+        self._embed_slots = asyncio.Semaphore(info.max_running)
         self._update_served()
         return info
 
@@ -152,6 +159,45 @@ class Runtime:
         if live is not None and not live.is_aborting:
             live.is_aborting = True
             self._engine.abort(live.engine_key)
+
+    async def embed(self, requests: Sequence[EmbedRequest], lease_id: int) -> list[Sequence[float]]:
+        """The embeddings of all inputs of one request; cancelling it frees what it holds. Raises ApiError."""
+        try:
+            requests = [self._checked(request) for request in requests]
+            with self._embedding(lease_id):
+                vectors = await gather_or_fail(self._embed_one(request) for request in requests)
+        except ApiError as error:
+            self._metrics.outcomes[error.reason.label] += 1
+            raise
+        self._metrics.outcomes[OK] += 1
+        for request in requests:
+            self._metrics.prompt_tokens[request.model] += len(request.prompt_token_ids)
+        return vectors
+
+    def _checked(self, request: EmbedRequest) -> EmbedRequest:
+        self._check_open()
+        served = self.served.find(request.model)
+        check_embed(request, served.info)
+        return replace(request, model=served.model, adapter=served.adapter)
+
+    async def _embed_one(self, request: EmbedRequest) -> Sequence[float]:
+        async with self._embed_slots:
+            vector = await self._engine.embed(request)
+        if not all(map(isfinite, vector)):
+            raise ApiError(Reason.WORKER_FAILED, "The engine computed an embedding with values that are no numbers.")
+        return vector
+
+    @contextmanager
+    def _embedding(self, lease_id: int) -> Iterator[None]:
+        self._num_embedding += 1
+        self.idle.clear()
+        self._hold(lease_id)
+        try:
+            yield
+        finally:
+            self._num_embedding -= 1
+            self._let_go(lease_id)
+            self._note_idle()
 
     def open_watch(self) -> Watcher:
         assert self.info is not None
@@ -246,16 +292,13 @@ class Runtime:
             if running is not None:
                 self._drop(running, Reason.INTERNAL_ERROR.label)
             raise ApiError(Reason.INVALID_REQUEST, f"The key {gateway_key} is in use on this session.", "key")
-        if self._is_refusing:
-            raise ApiError(Reason.SHUTTING_DOWN, "This worker is shutting down.", retry_after_s=1.0)
-        if self.info is None:
-            raise ApiError(Reason.MODEL_NOT_READY, "This worker is loading its model.", retry_after_s=1.0)
+        info = self._check_open()
         served = self.served.find(request.model)
         table = self._tables.get(served.model)
         if table is None:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{request.model}' is an embedding model.", "model")
         sampling = check(request, stop, served.info)
-        limit = self.info.max_running + self.info.max_waiting
+        limit = info.max_running + info.max_waiting
         if len(self._live) >= limit:
             raise ApiError(
                 Reason.OVERLOADED,
@@ -277,8 +320,7 @@ class Runtime:
         self._live[live.engine_key] = live
         session.live[gateway_key] = live
         self.idle.clear()
-        if request.lease_id:
-            self._leases[request.lease_id] = self._leases.get(request.lease_id, 0) + 1
+        self._hold(request.lease_id)
         self._metrics.prompt_tokens[served.model] += len(request.prompt_token_ids)
         self._wake_watchers()
 
@@ -334,16 +376,10 @@ class Runtime:
         del self._live[live.engine_key]
         del live.session.live[live.gateway_key]
         request, seconds = live.request, now - live.started_at
-        if request.lease_id:
-            left = self._leases[request.lease_id] - 1
-            if left:
-                self._leases[request.lease_id] = left
-            else:
-                del self._leases[request.lease_id]
+        self._let_go(request.lease_id)
         self._metrics.outcomes[outcome] += 1
         self._mean_duration_s += (seconds - self._mean_duration_s) * _DURATION_WEIGHT
-        if not self._live:
-            self.idle.set()
+        self._note_idle()
         logs.event(
             log,
             "ended",
@@ -356,6 +392,30 @@ class Runtime:
             cached_tokens=live.choice.cached_tokens,
             completion_tokens=live.choice.completion_tokens,
         )
+
+    def _check_open(self) -> EngineInfo:
+        """What the engine is, unless nothing new is taken. Raises ApiError."""
+        if self._is_refusing:
+            raise ApiError(Reason.SHUTTING_DOWN, "This worker is shutting down.", retry_after_s=1.0)
+        if self.info is None:
+            raise ApiError(Reason.MODEL_NOT_READY, "This worker is loading its model.", retry_after_s=1.0)
+        return self.info
+
+    def _hold(self, lease_id: int) -> None:
+        if lease_id:
+            self._leases[lease_id] = self._leases.get(lease_id, 0) + 1
+
+    def _let_go(self, lease_id: int) -> None:
+        if lease_id:
+            left = self._leases[lease_id] - 1
+            if left:
+                self._leases[lease_id] = left
+            else:
+                del self._leases[lease_id]
+
+    def _note_idle(self) -> None:
+        if not self._live and not self._num_embedding:
+            self.idle.set()
 
     def _retry_after_s(self) -> float:
         """When a slot should be free: the mean duration of a choice over the slots that end one after another."""

@@ -20,7 +20,16 @@ from inferway.sampling import RANGES
 
 from .core.choice import Delta, Usage
 from .core.logprobs import ScoredToken
-from .engine import BlocksRemoved, BlocksStored, FinishReason, GenerateRequest, KvEvent, ModelInfo, Sampling
+from .engine import (
+    BlocksRemoved,
+    BlocksStored,
+    EmbedRequest,
+    FinishReason,
+    GenerateRequest,
+    KvEvent,
+    ModelInfo,
+    Sampling,
+)
 from .runtime import GatewaySession, Runtime, Watcher
 
 log = logging.getLogger(__name__)
@@ -116,6 +125,29 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         finally:
             self._runtime.close_watch(watcher)
             logs.event(log, "watch_closed", router_id=request.router_id)
+
+    async def Embed(self, request: worker_pb2.EmbedRequest, context: Any) -> worker_pb2.EmbedResponse:
+        inputs = [
+            EmbedRequest(
+                request_id=request.request_id,
+                model=request.model,
+                prompt_token_ids=array("I", one.ids),
+                dimensions=request.dimensions or None,
+                priority=request.priority,
+                traceparent=request.traceparent,
+            )
+            for one in request.inputs
+        ]
+        try:
+            vectors = await self._runtime.embed(inputs, request.lease_id)
+        except ApiError as error:
+            logs.event(log, "embed_failed", request_id=request.request_id, outcome=error.reason.label)
+            return worker_pb2.EmbedResponse(error=error_to_proto(error))
+        except Exception:
+            log.exception("embed_failed", extra={"fields": {"request_id": request.request_id}})
+            fault = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+            return worker_pb2.EmbedResponse(error=error_to_proto(fault))
+        return worker_pb2.EmbedResponse(embeddings=[worker_pb2.Embedding(values=vector) for vector in vectors])
 
     async def LoadAdapter(self, request: worker_pb2.LoadAdapterRequest, context: Any) -> worker_pb2.LoadAdapterResponse:
         await self._refuse_while_loading(context)

@@ -23,17 +23,19 @@ from ..config import Config
 from ..core.generation_fields import GenerationRequest, Sampling
 from ..core.reasoning import ThinkSplitter
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
+from ..embedding import Embedding
 from ..generation import Plan, Sink
 from ..generation_group import Running
 from ..identity import new_answer_id
 from ..middleware import Exchange
 from ..router_client import Ask
 from ..sse_stream import SseStream
+from ..worker_sessions import EmbedSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_DEFAULT_PRIORITY = 5
+DEFAULT_PRIORITY = 5
 # Completion tokens to reckon with where the caller gave no limit.
 _DEFAULT_EXPECTED_TOKENS = 256
 # Bodies above this size are rendered and tokenized off the loop.
@@ -67,6 +69,8 @@ class Inference:
     new_generations: Callable[[Sequence[Plan], Sequence[Sink]], Running]
     # Ends generations that have been made, whatever their state; idempotent.
     discard: Callable[[Running], None]
+    # The last argument is the deadline, in monotonic seconds.
+    new_embedding: Callable[[Ask, EmbedSpec, float], Embedding]
     executor: Executor
     cache_secret: bytes
 
@@ -132,7 +136,7 @@ class Inference:
             request_id=exchange.request_id,
             model=model.name,
             tenant_id=exchange.tenant_id,
-            priority=_DEFAULT_PRIORITY if asked.priority is None else asked.priority,
+            priority=DEFAULT_PRIORITY if asked.priority is None else asked.priority,
             prompt_tokens=prompt_tokens,
             expected_tokens=expected,
             block_hashes=prompt.block_hashes,

@@ -23,6 +23,7 @@ HERE = frozenset(
     TOK-01 TOK-03 TOK-04
     CMP-01 CMP-03 CMP-04
     LGP-01 LGP-03 LGP-04
+    EMB-01 EMB-03 EMB-04
     LIF-03 LIF-04
     HLT-04
     MET-01 MET-03
@@ -30,7 +31,6 @@ HERE = frozenset(
 )
 
 _WAITS_FOR = {
-    "POST /v1/embeddings": "EMB-01 EMB-03 EMB-04",
     "models per key": "MOD-01",
     "tool-call parsers": (
         "TST-01 TST-03 TST-05 TST-07 TST-09 TST-10 TST-12 TST-13 TST-14 TST-15 TST-16 TCH-01 TCH-03 "

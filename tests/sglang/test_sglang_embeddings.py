@@ -7,6 +7,7 @@ import importlib.util
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,9 @@ async def test_as_a_worker(driver: Driver) -> None:
         async def start(self, on_step: Callable[[Step], None]) -> EngineInfo:
             return driver.info
 
+        async def embed(self, request: EmbedRequest) -> Sequence[float]:
+            return await driver.engine.embed(request)
+
     runtime = Runtime(Started(model_path=""), "w", time.monotonic, WorkerMetrics(Registry("worker")))
     await runtime.start()
     assert [model.name for model in runtime.served] == ["minilm"]
@@ -99,6 +103,14 @@ async def test_as_a_worker(driver: Driver) -> None:
     ((_, delta),) = session.outbox.take()
     assert delta.error is not None
     assert delta.error.reason is Reason.UNSUPPORTED_VALUE
+    inputs = [request(driver, [101, 2000 + number, 102]) for number in range(20)]
+    vectors = await runtime.embed(inputs, lease_id=7)
+    assert [len(vector) for vector in vectors] == [384] * 20
+    assert list(vectors[3]) == pytest.approx(list(await driver.engine.embed(inputs[3])), abs=1e-4)
+    assert runtime.lease_ids() == []
+    with pytest.raises(ApiError) as caught:
+        await runtime.embed([replace(inputs[0], dimensions=8)], lease_id=0)
+    assert (caught.value.reason, caught.value.param) == (Reason.UNSUPPORTED_VALUE, "dimensions")
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:

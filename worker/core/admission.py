@@ -11,7 +11,7 @@ from dataclasses import replace
 from inferway.errors import ApiError, Reason, invalid
 from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, TOP_LOGPROBS, check_range
 
-from ..engine import GenerateRequest, ModelInfo, Sampling
+from ..engine import EmbedRequest, GenerateRequest, ModelInfo, Sampling
 
 
 def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sampling:
@@ -44,6 +44,22 @@ def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sa
     _check_sampling(sampling, model.vocab_size)
     room = model.context_length - len(prompt)
     return replace(sampling, max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room))
+
+
+def check_embed(request: EmbedRequest, model: ModelInfo) -> None:
+    """Raises ApiError."""
+    if "embeddings" not in model.capabilities:
+        raise ApiError(Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' makes no embeddings.", "model")
+    ids = request.prompt_token_ids
+    if not 1 <= len(ids) <= model.context_length:
+        raise invalid("inputs", f"An input must have 1 to {model.context_length} tokens, got {len(ids)}.")
+    if max(ids) >= model.vocab_size:
+        raise invalid("inputs", f"Token ids must be below {model.vocab_size}, got {max(ids)}.")
+    if request.dimensions is not None and "dimensions" not in model.capabilities:
+        raise ApiError(
+            Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' has embeddings of one size only.", "dimensions"
+        )
+    check_range("priority", request.priority, PRIORITY)
 
 
 def _check_stop(stop: Sequence[str]) -> None:

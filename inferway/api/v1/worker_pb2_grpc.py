@@ -54,6 +54,11 @@ class WorkerStub:
                 request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.WatchRequest.SerializeToString,
                 response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.WorkerReport.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/inferway.api.v1.Worker/Embed',
+                request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.LoadAdapter = channel.unary_unary(
                 '/inferway.api.v1.Worker/LoadAdapter',
                 request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
@@ -98,6 +103,13 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """The embeddings of some inputs, in their order. What is refused or fails is an Error in the answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LoadAdapter(self, request, context):
         """Load a LoRA adapter of a model; from then on it is among the models of Describe, named "model:adapter".
         INVALID_ARGUMENT with a sentence when it cannot be loaded, NOT_FOUND for an unknown model.
@@ -135,6 +147,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.WatchRequest.FromString,
                     response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.WorkerReport.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.EmbedRequest.FromString,
+                    response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.EmbedResponse.SerializeToString,
             ),
             'LoadAdapter': grpc.unary_unary_rpc_method_handler(
                     servicer.LoadAdapter,
@@ -255,6 +272,33 @@ class Worker:
             '/inferway.api.v1.Worker/Watch',
             inferway_dot_api_dot_v1_dot_worker__pb2.WatchRequest.SerializeToString,
             inferway_dot_api_dot_v1_dot_worker__pb2.WorkerReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferway.api.v1.Worker/Embed',
+            inferway_dot_api_dot_v1_dot_worker__pb2.EmbedRequest.SerializeToString,
+            inferway_dot_api_dot_v1_dot_worker__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -16,6 +16,7 @@ from worker.engines.scripted.models import FAMILIES, build_model
 from worker.engines.scripted.script import Special
 
 NAMES = sorted(FAMILIES)
+CHAT_NAMES = [name for name in NAMES if FAMILIES[name].template]
 TEXT = "Größe 👋 über\n\n  it's 3.14 o'clock, 中文 \x00 <tool_call> weather in Paris"
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Paris", "n": 1}}}
 BROKEN = {"id": "c2", "type": "function", "function": {"name": "get_time", "arguments": '{"ci'}}
@@ -87,7 +88,7 @@ def test_flagged_tokens_are_single_and_marks_are_shown(name: str) -> None:
         assert table[token_id] == (content.encode() if content in family.marks else b"")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CHAT_NAMES)
 def test_templates_render_and_the_echo_finds_the_last_message(name: str) -> None:
     """What lies between the marks of the last user turn is exactly what the user wrote."""
     messages = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "answer"}]

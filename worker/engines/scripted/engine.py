@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 import yaml
@@ -14,7 +16,7 @@ import yaml
 from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import Adapter, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
+from ...engine import Adapter, EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
 from .batch import Batch, Job
 from .lexicon import Interned, Lexicon
 from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model
@@ -30,6 +32,8 @@ _KV_TOKENS = 2 * CONTEXT_LENGTH
 _RESERVED_TOKENS = 4096
 # The length of a step where only the speed of the prompt pass is given.
 _DEFAULT_STEP_S = 0.01
+# Numbers of an embedding that no script gives.
+_EMBEDDING_SIZE = 8
 
 
 class ScriptedEngine(Engine):
@@ -143,6 +147,28 @@ class ScriptedEngine(Engine):
         self._batch.submit(job, now=self._loop.time())
         self._schedule()
 
+    async def embed(self, request: EmbedRequest) -> Sequence[float]:
+        """The script's embedding, or one that is made of the ids; dimensions are the first ones."""
+        lexicon = self._lexicons[request.model]
+        if self._recorder is not None:
+            self._recorder.embed(request, lexicon.decode(request.prompt_token_ids))
+        vector: Sequence[float] | None = None
+        for item in self._scripts.find(request.request_id) or ():
+            if item.worker not in (None, self._name):
+                continue
+            if request.dimensions is not None and item.capability.get("matryoshka") is False:
+                raise ApiError(Reason.UNSUPPORTED_VALUE, "This model has embeddings of one size only.", "dimensions")
+            await asyncio.sleep(item.sleep_s)
+            if item.failure is not None:
+                logs.event(log, "script_failure", request_id=request.request_id, detail=item.failure.detail)
+                raise item.failure.error
+            vector = vector if item.embedding is None else item.embedding
+        if vector is None:
+            vector = _made_of(request.prompt_token_ids)
+        if request.dimensions is not None and request.dimensions > len(vector):
+            raise invalid("dimensions", f"dimensions must be at most {len(vector)}, got {request.dimensions}.")
+        return vector[: request.dimensions]
+
     def abort(self, key: int) -> None:
         if self._batch.cancel(key):
             if self._recorder is not None:
@@ -215,6 +241,14 @@ class ScriptedEngine(Engine):
             if result.outputs or result.kv_events:
                 self._on_step(Step(result.outputs, result.kv_events))
         self._schedule()
+
+
+def _made_of(token_ids: Sequence[int]) -> list[float]:
+    """The same for the same ids, of length 1."""
+    digest = blake2b(b"".join(token_id.to_bytes(4, "big") for token_id in token_ids), digest_size=_EMBEDDING_SIZE)
+    numbers = [byte - 127.5 for byte in digest.digest()]
+    length = math.hypot(*numbers)
+    return [number / length for number in numbers]
 
 
 def _no_such_adapter(name: str) -> ApiError:

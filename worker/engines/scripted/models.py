@@ -42,6 +42,8 @@ CAPABILITIES = (
     "logprobs",
 )
 
+EMBEDDING_CAPABILITIES = ("embeddings", "dimensions")
+
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eot|>")
 _CHATML_TURN = ("<|im_start|>user\n", "<|im_end|>")
 _LLAMA3 = (
@@ -73,9 +75,12 @@ class Family:
     reasoning_parser: str = ""
     # The other vocabulary: fewer merges and every id shifted.
     is_second_vocabulary: bool = False
+    # Makes embeddings and no text.
+    is_embedding: bool = False
 
 
 FAMILIES: dict[str, Family] = {
+    "m-embed": Family("", _CHATML, _CHATML_TURN, is_embedding=True),
     "m-text": Family("chatml", _CHATML, _CHATML_TURN),
     "m-chatml": Family("chatml", _CHATML, _CHATML_TURN),
     "m-think": Family("chatml", _CHATML, _CHATML_TURN, _THINK, reasoning_parser="think"),
@@ -223,7 +228,7 @@ def build_model(
         context_length=context_length,
         tokenizer_json=document,
         vocab_size=256 + merges + len(family.flagged) + len(family.marks),
-        chat_template=(_TEMPLATES / f"{family.template}.jinja").read_text(encoding="utf-8"),
+        chat_template=(_TEMPLATES / f"{family.template}.jinja").read_text(encoding="utf-8") if family.template else "",
         bos_token=family.bos,
         eos_token=family.eos,
         block_size=BLOCK_SIZE,
@@ -231,6 +236,6 @@ def build_model(
         tool_parser=family.tool_parser,
         reasoning_parser=family.reasoning_parser,
         structural_marks=tuple(family.marks),
-        capabilities=tuple(capabilities),
+        capabilities=EMBEDDING_CAPABILITIES if family.is_embedding else tuple(capabilities),
         token_bytes=token_bytes,
     )

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from ...engine import GenerateRequest, Sampling
+from ...engine import EmbedRequest, GenerateRequest, Sampling
 
 
 class Recorder:
@@ -32,6 +32,20 @@ class Recorder:
             traceparent=request.traceparent,
             lease_id=request.lease_id,
             adapter=request.adapter,
+        )
+
+    def embed(self, request: EmbedRequest, prompt: str) -> None:
+        self._append(
+            {
+                "event": "embed",
+                "time": time.time(),
+                "worker": self._worker,
+                "request_id": request.request_id,
+                "model": request.model,
+                "token_ids": list(request.prompt_token_ids),
+                "prompt": prompt,
+                "dimensions": request.dimensions,
+            }
         )
 
     def abort(self, request: GenerateRequest) -> None:

@@ -83,6 +83,8 @@ def capabilities(sglang: Sglang) -> tuple[str, ...]:
             names += (f"constraint.{kind}" for kind in CONSTRAINTS)
     else:
         names.append("embeddings")
+        if sglang.manager.model_config.is_matryoshka:
+            names.append("dimensions")
     if settings["enable_lora"]:
         names.append("adapter")
     return tuple(names)

@@ -1,0 +1,100 @@
+"""A request for embeddings as OpenAI clients send it: parsed, checked and turned into our own terms."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from inferway.errors import invalid
+from inferway.sampling import Range, check_range
+
+from .body import check_length, convert, decode_object, header_names, json_type
+from .generation_fields import HARMLESS, check_ids
+
+MAX_INPUTS = 2048
+_MAX_DIMENSIONS = 65_536
+
+Format = Literal["float", "base64"]
+
+
+class _EmbeddingBody(msgspec.Struct, kw_only=True):
+    model: str
+    input: str | list[Any]
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    user: str | None = None
+
+
+_KNOWN = frozenset(_EmbeddingBody.__struct_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    model: str
+    # Text, or token ids that are used as they are.
+    inputs: Sequence[str | list[int]]
+    encoding: Format
+    dimensions: int | None
+    # Accepted without effect, for the x-inferway-ignored header.
+    ignored: Sequence[str]
+
+
+def parse_embedding(body: bytes) -> EmbeddingRequest:
+    """Check the body of POST /v1/embeddings. Raises ApiError (400)."""
+    raw = decode_object(body)
+    asked = convert(raw, _EmbeddingBody, required=("model", "input"))
+    encoding = asked.encoding_format or "float"
+    if encoding not in ("float", "base64"):
+        raise invalid("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding[:64]}'.")
+    check_range("dimensions", asked.dimensions, Range(1, _MAX_DIMENSIONS))
+    ignored = [name for name, value in raw.items() if value is not None and (name in HARMLESS or name not in _KNOWN)]
+    return EmbeddingRequest(
+        asked.model,
+        _inputs(asked.input),
+        "base64" if encoding == "base64" else "float",
+        asked.dimensions,
+        header_names(ignored),
+    )
+
+
+def _inputs(given: str | list[Any]) -> list[str | list[int]]:
+    if isinstance(given, str):
+        return [_text(given, "input")]
+    if given and isinstance(given[0], int | float) and not isinstance(given[0], bool):
+        return [check_ids(given, "input")]
+    check_length("input", len(given), 1, MAX_INPUTS)
+    return [_input(one, f"input[{index}]") for index, one in enumerate(given)]
+
+
+def _input(given: Any, path: str) -> str | list[int]:
+    if isinstance(given, str):
+        return _text(given, path)
+    if not isinstance(given, list):
+        raise invalid("input", f"'{path}' must be a string or a list of token ids, got {json_type(given)}.")
+    return check_ids(given, path, param="input")
+
+
+def _text(text: str, path: str) -> str:
+    if not text:
+        raise invalid("input", f"'{path}' must not be an empty string.")
+    return text
+
+
+def embedding_answer(model: str, vectors: Sequence[Sequence[float]], encoding: Format, prompt_tokens: int) -> bytes:
+    """The body of the answer, inputs in their order."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded(vector) if encoding == "base64" else list(vector)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+    return msgspec.json.encode({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def _encoded(vector: Sequence[float]) -> str:
+    """32-bit floats, little-endian, as OpenAI's clients read them."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
