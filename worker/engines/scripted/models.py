@@ -80,7 +80,6 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
-    "m-embed": Family("", _CHATML, _CHATML_TURN, is_embedding=True),
     "m-text": Family("chatml", _CHATML, _CHATML_TURN),
     "m-chatml": Family("chatml", _CHATML, _CHATML_TURN),
     "m-think": Family("chatml", _CHATML, _CHATML_TURN, _THINK, reasoning_parser="think"),
@@ -207,6 +206,7 @@ FAMILIES: dict[str, Family] = {
         tool_parser="harmony",
         reasoning_parser="harmony",
     ),
+    "m-embed": Family("", _CHATML, _CHATML_TURN, is_embedding=True),
 }
 
 
