@@ -604,13 +604,22 @@ async def test_adapters(engine: Harness, tmp_path: Path) -> None:
 
 
 async def test_embeddings(engine: Harness) -> None:
-    """A model that generates is not asked to embed; tests/sglang/test_sglang_embeddings.py has one that embeds."""
+    """A model that generates refuses to embed; one that embeds gives like vectors for like inputs, of one size.
+
+    What a real model's mean is in tests/sglang/test_sglang_embeddings.py.
+    """
     model = engine.info.models[0]
     assert "embeddings" not in model.capabilities
     with pytest.raises(ApiError) as caught:
         await engine.engine.embed(EmbedRequest("r", model.name, engine.prompt("hi")))
     assert caught.value.reason is Reason.UNSUPPORTED_VALUE
     await engine.run("Are you still there?", max_tokens=3)
+    for other in engine.info.models:
+        if "embeddings" in other.capabilities:
+            inputs = [EmbedRequest("r", other.name, ids) for ids in ([5, 6, 7], [8], [5, 6, 7])]
+            first, second, third = [list(await engine.engine.embed(one)) for one in inputs]
+            assert first == third != second
+            assert len(first) == len(second) > 0
 
 
 async def test_close(case: Case) -> None:

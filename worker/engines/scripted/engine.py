@@ -149,6 +149,8 @@ class ScriptedEngine(Engine):
 
     async def embed(self, request: EmbedRequest) -> Sequence[float]:
         """The script's embedding, or one that is made of the ids; dimensions are the first ones."""
+        if not FAMILIES[request.model].is_embedding:
+            return await super().embed(request)
         lexicon = self._lexicons[request.model]
         if self._recorder is not None:
             self._recorder.embed(request, lexicon.decode(request.prompt_token_ids))
