@@ -32,14 +32,14 @@ def make_chat(inference: Inference) -> Handler:
 
         prompts = await inference.prompts(model, exchange, build, body_bytes=len(body))
         reply = Reply(
+            id_prefix="chatcmpl",
+            param="messages",
             encoder=partial(ChunkEncoder, n=chat.n, include_usage=chat.include_usage),
             whole=whole_answer,
             splitters=_splitters(model, chat),
+            ignored=[*chat.ignored, *(["tools"] if chat.tools and not model.prompts.uses_tools else [])],
         )
-        ignored = [*chat.ignored, *(["tools"] if chat.tools and not model.prompts.uses_tools else [])]
-        return await inference.answer(
-            request, exchange, model, chat, prompts, reply, id_prefix="chatcmpl", ignored=ignored, param="messages"
-        )
+        return await inference.answer(request, exchange, model, chat, prompts, reply)
 
     return chat_completions
 

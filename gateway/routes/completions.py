@@ -35,21 +35,14 @@ def make_completions(inference: Inference) -> Handler:
         prompts = await inference.prompts(model, exchange, build, body_bytes=len(body))
         echoes = _echoes(model, completion)
         reply = Reply(
+            id_prefix="cmpl",
+            param="prompt",
             encoder=partial(CompletionEncoder, echoes=echoes, include_usage=completion.include_usage),
             whole=partial(whole_completion, echoes=echoes),
             splitters=[None] * len(echoes),
-        )
-        return await inference.answer(
-            request,
-            exchange,
-            model,
-            completion,
-            prompts,
-            reply,
-            id_prefix="cmpl",
             ignored=completion.ignored,
-            param="prompt",
         )
+        return await inference.answer(request, exchange, model, completion, prompts, reply)
 
     return completions
 

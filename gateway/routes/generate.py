@@ -54,10 +54,15 @@ class Prompt(NamedTuple):
 class Reply:
     """How an endpoint answers: the events of a stream, or the body of an answer in one piece."""
 
+    # What the id of an answer begins with, and the field that holds the prompts.
+    id_prefix: str
+    param: str
     encoder: Callable[[Answer], Encoder]
     whole: Callable[[Answer, Sequence[ChoiceText], Usage], bytes]
     # For each choice what parts thought from answer, if anything.
     splitters: Sequence[ThinkSplitter | None]
+    # Fields that were accepted without effect.
+    ignored: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +104,16 @@ class Inference:
         asked: GenerationRequest,
         prompts: Sequence[Prompt],
         reply: Reply,
-        *,
-        id_prefix: str,
-        ignored: Sequence[str],
-        param: str,
     ) -> web.StreamResponse:
-        """Generate `asked.n` choices for each prompt and answer with them. `param` is the field that holds the prompts.
+        """Generate `asked.n` choices for each prompt and answer with them.
 
         Raises ApiError while the status line is unspent.
         """
-        plans = [self._plan(model, asked, prompt, exchange, param) for prompt in prompts]
-        answer = Answer(new_answer_id(id_prefix), int(time.time()), asked.model, model.fingerprint)
+        plans = [self._plan(model, asked, prompt, exchange, reply.param) for prompt in prompts]
+        answer = Answer(new_answer_id(reply.id_prefix), int(time.time()), asked.model, model.fingerprint)
         headers = {"x-request-id": exchange.request_id}
-        if ignored:
-            headers["x-inferway-ignored"] = ", ".join(ignored)
+        if reply.ignored:
+            headers["x-inferway-ignored"] = ", ".join(reply.ignored)
         if asked.stream:
             return await self._stream(request, exchange, asked, plans, answer, reply, headers)
         return await self._whole(exchange, asked, plans, answer, reply, headers)
