@@ -1,4 +1,4 @@
-"""Chained hashes of the full blocks of a prompt: the key of every prefix index in the mesh.
+"""Chained hashes of the full blocks of a prompt, the key of every prefix index in the mesh, and changes of a KV cache.
 
 The chain is the one of SGLang's KV events: digest_i = SHA-256(digest_{i-1} || token ids of block i as uint32
 little-endian), with nothing before the first block, or SHA-256("sglang-cache-salt-v1\\0" || salt as hex digits)
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 _SALT_DOMAIN = b"sglang-cache-salt-v1\0"
@@ -31,3 +32,25 @@ def block_hashes(token_ids: Sequence[int], block_size: int, cache_salt: bytes = 
         digest = block.digest()
         hashes.append(int.from_bytes(digest[:8], "big"))
     return hashes
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """Blocks that entered the cache of a model, by chained hash, parents before children."""
+
+    model: str
+    block_hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    model: str
+    block_hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCleared:
+    model: str
+
+
+KvEvent = BlocksStored | BlocksRemoved | CacheCleared

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 from inferway import grpc_util
 from inferway.api.v1 import worker_pb2, worker_pb2_grpc
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
-from .core.messages import BlocksRemoved, BlocksStored, CacheCleared, KvEvent, Report, WorkerInfo
+from .core.messages import Report, WorkerInfo
 
 # A worker that accepts connections but does not answer counts as away.
 _DESCRIBE_TIMEOUT_S = 5.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from inferway.blocks import KvEvent
 from inferway.errors import ApiError, Reason
 
 
@@ -128,28 +129,6 @@ class EmbedRequest:
     priority: int = 0
     adapter: str = ""
     traceparent: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksStored:
-    """Blocks that entered the cache, by chained hash (inferway/blocks.py), parents before children."""
-
-    model: str
-    block_hashes: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksRemoved:
-    model: str
-    block_hashes: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCleared:
-    model: str
-
-
-KvEvent = BlocksStored | BlocksRemoved | CacheCleared
 
 
 @dataclass(slots=True)

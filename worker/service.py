@@ -13,6 +13,7 @@ import grpc
 
 from inferway import logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from inferway.blocks import BlocksRemoved, BlocksStored, KvEvent
 from inferway.errors import ApiError, Reason
 from inferway.grpc_util import error_to_proto
 from inferway.lifecycle import wait_for
@@ -20,16 +21,7 @@ from inferway.sampling import RANGES
 
 from .core.choice import Delta, Usage
 from .core.logprobs import ScoredToken
-from .engine import (
-    BlocksRemoved,
-    BlocksStored,
-    EmbedRequest,
-    FinishReason,
-    GenerateRequest,
-    KvEvent,
-    ModelInfo,
-    Sampling,
-)
+from .engine import EmbedRequest, FinishReason, GenerateRequest, ModelInfo, Sampling
 from .runtime import GatewaySession, Runtime, Watcher
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from inferway.blocks import KvEvent
 from inferway.errors import ApiError
 
 PRIORITIES = 10
@@ -61,26 +62,6 @@ class WorkerInfo:
     publishes_kv_events: bool = False
     # Grows whenever `models` changes.
     models_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksStored:
-    model: str
-    block_hashes: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksRemoved:
-    model: str
-    block_hashes: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCleared:
-    model: str
-
-
-KvEvent = BlocksStored | BlocksRemoved | CacheCleared
 
 
 @dataclass(frozen=True, slots=True)

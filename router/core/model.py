@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+
 from .index import PrefixIndex
-from .messages import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from .queue import QueueLimits, WaitingQueue
 from .rate import DecayingRate
 from .worker import Worker

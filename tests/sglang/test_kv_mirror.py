@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from worker.engine import BlocksRemoved, BlocksStored, CacheCleared
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared
 from worker.engines.sglang.kv_events import KvMirror
 
 

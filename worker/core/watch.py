@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 # Hashes in one report: 256 KiB at 8 bytes each.
 REPORT_BLOCKS = 32_768

@@ -9,15 +9,12 @@ from random import Random
 
 import pytest
 
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from inferway.errors import Reason
 from router.core.dispatcher import Dispatcher
 from router.core.messages import (
     Action,
-    BlocksRemoved,
-    BlocksStored,
-    CacheCleared,
     Dispatch,
-    KvEvent,
     Reject,
     ReleaseOutcome,
     Report,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.blocks import block_hashes
-from worker.engine import BlocksRemoved, BlocksStored, FinishReason, KvEvent, Output
+from inferway.blocks import BlocksRemoved, BlocksStored, KvEvent, block_hashes
+from worker.engine import FinishReason, Output
 from worker.engines.scripted.batch import Batch, Job
 from worker.engines.scripted.play import Part, Play, planned_tokens
 from worker.engines.scripted.script import read_item

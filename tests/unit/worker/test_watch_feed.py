@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from worker.core.watch import REPORT_BLOCKS, CacheContents, EventBatch, WatchFeed
-from worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 
 class Reader:

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from inferway.blocks import block_hashes
+from inferway.blocks import BlocksRemoved, BlocksStored, KvEvent, block_hashes
 from inferway.errors import ApiError
 
-from ...engine import BlocksRemoved, BlocksStored, FinishReason, KvEvent, Load, Output, TokenLogprob
+from ...engine import FinishReason, Load, Output, TokenLogprob
 from .cache import BlockCache
 from .play import Beat, Play
 

@@ -14,7 +14,7 @@ from itertools import groupby
 
 import msgspec
 
-from ...engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 _UNSIGNED = (1 << 64) - 1
 

@@ -10,8 +10,8 @@ import zmq
 import zmq.asyncio
 
 from inferway import logs
+from inferway.blocks import KvEvent
 
-from ...engine import KvEvent
 from .kv_events import KvMirror
 from .options import events_endpoint, replay_endpoint
 

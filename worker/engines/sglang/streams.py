@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from inferway import logs
-from inferway.blocks import block_hashes
+from inferway.blocks import KvEvent, block_hashes
 from inferway.errors import ApiError, Reason
 
-from ...engine import FinishReason, GenerateRequest, KvEvent, ModelInfo, Output, Step
+from ...engine import FinishReason, GenerateRequest, ModelInfo, Output, Step
 from . import mapping
 from .books import Books, Reading, total
 from .kv_events import KvMirror
