@@ -15,18 +15,18 @@ WORKDIR /app
 # tokenizers (0.23.2) and its extra `diffusion` another PyYAML (6.0.1), and this engine imports neither from here.
 # Fails when a pin breaks a package that was whole before.
 COPY pyproject.toml ./
-RUN set -eu; \
+RUN set -eu; work=$(mktemp -d); \
     python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-        >/tmp/pins; \
-    python3 -m pip check >/tmp/before || true; \
-    PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --only-binary :all: -r /tmp/pins; \
-    python3 -m pip check >/tmp/after || true; \
-    echo 'No broken requirements found.' >>/tmp/before; \
-    if grep -vxFf /tmp/before /tmp/after; then \
+        >"$work/pins"; \
+    python3 -m pip check >"$work/before" || true; \
+    PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --only-binary :all: -r "$work/pins"; \
+    python3 -m pip check >"$work/after" || true; \
+    echo 'No broken requirements found.' >>"$work/before"; \
+    if grep -vxFf "$work/before" "$work/after"; then \
         echo 'the pins of pyproject.toml break the packages above' >&2; \
         exit 1; \
     fi; \
-    rm /tmp/pins /tmp/before /tmp/after
+    rm -r "$work"
 
 # A number, so that Kubernetes can see that it is not root. Kernels that are compiled at run time are kept under HOME.
 RUN groupadd --gid 10001 inferway && useradd --uid 10001 --gid 10001 --create-home inferway
