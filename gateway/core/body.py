@@ -53,6 +53,11 @@ def check_length(name: str, length: int, least: int, most: int) -> None:
         raise invalid(name, f"'{name}' must have {least} to {most} items, got {length}.")
 
 
+def without_effect(raw: Mapping[str, Any], harmless: Collection[str], known: Collection[str]) -> list[str]:
+    """Names of the fields that were sent and change nothing: those known as harmless, and those that nobody knows."""
+    return [name for name, value in raw.items() if value is not None and (name in harmless or name not in known)]
+
+
 def header_names(names: Collection[str]) -> list[str]:
     """Those of some field names that may stand in a header, not too many of them."""
     return [name for name in names if _HEADER_NAME.match(name)][:_MAX_NAMED]

@@ -11,7 +11,7 @@ import msgspec
 from inferway.errors import invalid
 from inferway.sampling import RANGES, TOP_LOGPROBS, check_range
 
-from .body import check_length, convert, decode_object, header_names, json_type, unsupported
+from .body import check_length, convert, decode_object, header_names, json_type, unsupported, without_effect
 from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, common_fields, prepared
 
 MAX_METADATA_PAIRS = 16
@@ -216,6 +216,5 @@ def _tools(chat: _ChatBody) -> list[dict[str, Any]] | None:
 
 def _ignored(raw: Mapping[str, Any]) -> list[str]:
     """Fields without effect at the top level, and those inside messages."""
-    names = [name for name, value in raw.items() if value is not None and (name in _HARMLESS or name not in _KNOWN)]
     extras = {f"messages[].{name}" for message in raw["messages"] for name in message if name not in _MESSAGE_KEYS}
-    return header_names([*names, *sorted(extras)])
+    return header_names([*without_effect(raw, _HARMLESS, _KNOWN), *sorted(extras)])

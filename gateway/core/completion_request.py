@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inferway.errors import invalid
 from inferway.sampling import Range, check_range
 
-from .body import check_length, convert, decode_object, header_names, json_type, unsupported
+from .body import check_length, convert, decode_object, header_names, json_type, unsupported, without_effect
 from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, check_ids, common_fields, prepared
 
 # OpenAI's own, unlike that of chat.
@@ -58,7 +58,7 @@ def parse_completion(body: bytes, limits: CompletionLimits) -> CompletionRequest
         echo=bool(completion.echo),
         logprobs=completion.logprobs,
         prompt_logprobs=bool(completion.echo) and completion.logprobs is not None,
-        ignored=_ignored(raw),
+        ignored=header_names(without_effect(raw, HARMLESS, _KNOWN)),
     )
 
 
@@ -92,9 +92,3 @@ def _check_best_of(completion: _CompletionBody) -> None:
     if best_of < n:
         raise invalid("best_of", f"'best_of' must be at least 'n' ({n}), got {best_of}.")
     raise unsupported("best_of", f"'best_of' above 'n' ({n}) is not supported, got {best_of}.")
-
-
-def _ignored(raw: Mapping[str, Any]) -> list[str]:
-    return header_names(
-        [name for name, value in raw.items() if value is not None and (name in HARMLESS or name not in _KNOWN)]
-    )

@@ -13,7 +13,7 @@ import msgspec
 from inferway.errors import invalid
 from inferway.sampling import Range, check_range
 
-from .body import check_length, convert, decode_object, header_names, json_type
+from .body import check_length, convert, decode_object, header_names, json_type, without_effect
 from .generation_fields import HARMLESS, check_ids
 
 MAX_INPUTS = 2048
@@ -52,13 +52,12 @@ def parse_embedding(body: bytes) -> EmbeddingRequest:
     if encoding not in ("float", "base64"):
         raise invalid("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding[:64]}'.")
     check_range("dimensions", asked.dimensions, Range(1, _MAX_DIMENSIONS))
-    ignored = [name for name, value in raw.items() if value is not None and (name in HARMLESS or name not in _KNOWN)]
     return EmbeddingRequest(
         asked.model,
         _inputs(asked.input),
         "base64" if encoding == "base64" else "float",
         asked.dimensions,
-        header_names(ignored),
+        header_names(without_effect(raw, HARMLESS, _KNOWN)),
     )
 
 

@@ -10,7 +10,7 @@ from ..catalog import ServedModel
 from ..core.chat_request import ChatRequest, Limits, parse_chat
 from ..core.reasoning import ThinkSplitter, make_splitter
 from ..core.sse import ChunkEncoder, whole_answer
-from ..middleware import Exchange, Handler, read_json_body
+from ..middleware import Exchange, Handler
 from .generate import Inference, Reply, check_capabilities, require_chat
 
 
@@ -19,7 +19,7 @@ def make_chat(inference: Inference) -> Handler:
     limits = Limits(config.max_messages, config.max_choices)
 
     async def chat_completions(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        body = await read_json_body(request, limit_bytes=config.max_body_bytes, timeout_s=config.body_timeout_s)
+        body = await inference.read(request)
         chat = parse_chat(body, limits)
         exchange.asks(chat.model, stream=chat.stream, max_tokens=chat.sampling.max_tokens)
         model = inference.catalog.find(chat.model)

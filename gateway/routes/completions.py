@@ -13,7 +13,7 @@ from ..catalog import ServedModel
 from ..core.completion_request import CompletionLimits, CompletionRequest, parse_completion
 from ..core.generation_fields import check_ids
 from ..core.sse import CompletionEncoder, whole_completion
-from ..middleware import Exchange, Handler, read_json_body
+from ..middleware import Exchange, Handler
 from .generate import Inference, Reply, check_capabilities
 
 
@@ -22,7 +22,7 @@ def make_completions(inference: Inference) -> Handler:
     limits = CompletionLimits(config.max_prompts, config.max_choices)
 
     async def completions(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        body = await read_json_body(request, limit_bytes=config.max_body_bytes, timeout_s=config.body_timeout_s)
+        body = await inference.read(request)
         completion = parse_completion(body, limits)
         exchange.asks(completion.model, stream=completion.stream, max_tokens=completion.sampling.max_tokens)
         model = inference.catalog.find(completion.model)

@@ -14,7 +14,7 @@ from ..core.embedding_request import embedding_answer, parse_embedding
 from ..core.generation_fields import check_ids
 from ..core.sse import Usage
 from ..generation import Timing
-from ..middleware import Exchange, Handler, read_json_body
+from ..middleware import Exchange, Handler
 from ..router_client import Ask
 from ..worker_sessions import EmbedSpec
 from .generate import DEFAULT_PRIORITY, Inference
@@ -24,7 +24,7 @@ def make_embeddings(inference: Inference) -> Handler:
     config = inference.config
 
     async def embeddings(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        body = await read_json_body(request, limit_bytes=config.max_body_bytes, timeout_s=config.body_timeout_s)
+        body = await inference.read(request)
         asked = parse_embedding(body)
         exchange.asks(asked.model, stream=False, max_tokens=None)
         model = inference.catalog.find(asked.model)

@@ -27,7 +27,7 @@ from ..embedding import Embedding
 from ..generation import Plan, Sink
 from ..generation_group import Running
 from ..identity import new_answer_id
-from ..middleware import Exchange
+from ..middleware import Exchange, read_json_body
 from ..router_client import Ask
 from ..sse_stream import SseStream
 from ..worker_sessions import EmbedSpec
@@ -78,6 +78,11 @@ class Inference:
     new_embedding: Callable[[Ask, EmbedSpec, float], Embedding]
     executor: Executor
     cache_secret: bytes
+
+    async def read(self, request: web.BaseRequest) -> bytes:
+        """The body, within the configured limits. Raises ApiError."""
+        config = self.config
+        return await read_json_body(request, limit_bytes=config.max_body_bytes, timeout_s=config.body_timeout_s)
 
     async def prompts(
         self, model: ServedModel, exchange: Exchange, build: Callable[[], Sequence[Sequence[int]]], *, body_bytes: int

@@ -13,7 +13,7 @@ from ..catalog import ServedModel
 from ..core.body import convert, decode_object
 from ..core.chat_request import Limits, parse_chat
 from ..core.generation_fields import check_ids
-from ..middleware import Exchange, Handler, read_json_body
+from ..middleware import Exchange, Handler
 from .generate import Inference, require_chat
 
 
@@ -34,7 +34,7 @@ def make_tokenize(inference: Inference) -> Handler:
     limits = Limits(inference.config.max_messages, inference.config.max_choices)
 
     async def tokenize(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        body = await _read(inference, request)
+        body = await inference.read(request)
         asked = convert(decode_object(body), _TokenizeBody, required=("model",))
         model = _find(inference, exchange, asked.model)
         if (asked.prompt is None) is (asked.messages is None):
@@ -60,18 +60,13 @@ def make_detokenize(inference: Inference) -> Handler:
     """The text of `tokens`, control tokens written out."""
 
     async def detokenize(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        body = await _read(inference, request)
+        body = await inference.read(request)
         asked = convert(decode_object(body), _DetokenizeBody, required=("model", "tokens"))
         model = _find(inference, exchange, asked.model)
         ids = check_ids(asked.tokens, "tokens", vocab_size=model.description.vocab_size)
         return _answer({"prompt": await inference.run(lambda: model.prompts.text(ids), body_bytes=len(body))})
 
     return detokenize
-
-
-async def _read(inference: Inference, request: web.BaseRequest) -> bytes:
-    config = inference.config
-    return await read_json_body(request, limit_bytes=config.max_body_bytes, timeout_s=config.body_timeout_s)
 
 
 def _find(inference: Inference, exchange: Exchange, name: str) -> ServedModel:
