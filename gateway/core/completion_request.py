@@ -9,8 +9,16 @@ from typing import Any
 from inferway.errors import invalid
 from inferway.sampling import Range, check_range
 
-from .body import check_length, convert, decode_object, header_names, json_type, unsupported, without_effect
-from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, check_ids, common_fields, prepared
+from .body import convert, decode_object, header_names, unsupported, without_effect
+from .generation_fields import (
+    HARMLESS,
+    REFUSED,
+    GenerationBody,
+    GenerationRequest,
+    common_fields,
+    prepared,
+    texts_or_ids,
+)
 
 # OpenAI's own, unlike that of chat.
 DEFAULT_MAX_TOKENS = 16
@@ -48,7 +56,9 @@ def parse_completion(body: bytes, limits: CompletionLimits) -> CompletionRequest
     """Check the body of POST /v1/completions. Raises ApiError (400)."""
     raw = prepared(decode_object(body), _REFUSED)
     completion = convert(raw, _CompletionBody, required=("model", "prompt"))
-    prompts = _prompts(completion.prompt, limits.max_prompts)
+    if not completion.prompt and isinstance(completion.prompt, list):
+        raise invalid("prompt", "'prompt' must not be an empty list.")
+    prompts = texts_or_ids(completion.prompt, "prompt", most=limits.max_prompts)
     _check_best_of(completion)
     check_range("logprobs", completion.logprobs, Range(0, 5))
     max_tokens = DEFAULT_MAX_TOKENS if completion.max_tokens is None else completion.max_tokens
@@ -60,29 +70,6 @@ def parse_completion(body: bytes, limits: CompletionLimits) -> CompletionRequest
         prompt_logprobs=bool(completion.echo) and completion.logprobs is not None,
         ignored=header_names(without_effect(raw, HARMLESS, _KNOWN)),
     )
-
-
-def _prompts(prompt: str | list[Any], most: int) -> list[str | list[int]]:
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise invalid("prompt", "'prompt' must not be an empty list.")
-    if _is_number(prompt[0]):
-        return [check_ids(prompt, "prompt")]
-    check_length("prompt", len(prompt), 1, most)
-    return [_prompt(one, f"prompt[{index}]") for index, one in enumerate(prompt)]
-
-
-def _prompt(prompt: Any, path: str) -> str | list[int]:
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, list):
-        raise invalid("prompt", f"'{path}' must be a string or a list of token ids, got {json_type(prompt)}.")
-    return check_ids(prompt, path, param="prompt")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_best_of(completion: _CompletionBody) -> None:

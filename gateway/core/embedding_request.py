@@ -13,8 +13,8 @@ import msgspec
 from inferway.errors import invalid
 from inferway.sampling import Range, check_range
 
-from .body import check_length, convert, decode_object, header_names, json_type, without_effect
-from .generation_fields import HARMLESS, check_ids
+from .body import convert, decode_object, header_names, without_effect
+from .generation_fields import HARMLESS, texts_or_ids
 
 MAX_INPUTS = 2048
 _MAX_DIMENSIONS = 65_536
@@ -62,26 +62,11 @@ def parse_embedding(body: bytes) -> EmbeddingRequest:
 
 
 def _inputs(given: str | list[Any]) -> list[str | list[int]]:
-    if isinstance(given, str):
-        return [_text(given, "input")]
-    if given and isinstance(given[0], int | float) and not isinstance(given[0], bool):
-        return [check_ids(given, "input")]
-    check_length("input", len(given), 1, MAX_INPUTS)
-    return [_input(one, f"input[{index}]") for index, one in enumerate(given)]
-
-
-def _input(given: Any, path: str) -> str | list[int]:
-    if isinstance(given, str):
-        return _text(given, path)
-    if not isinstance(given, list):
-        raise invalid("input", f"'{path}' must be a string or a list of token ids, got {json_type(given)}.")
-    return check_ids(given, path, param="input")
-
-
-def _text(text: str, path: str) -> str:
-    if not text:
+    inputs = texts_or_ids(given, "input", most=MAX_INPUTS)
+    if "" in inputs:
+        path = "input" if isinstance(given, str) else f"input[{inputs.index('')}]"
         raise invalid("input", f"'{path}' must not be an empty string.")
-    return text
+    return inputs
 
 
 def embedding_answer(model: str, vectors: Sequence[Sequence[float]], encoding: Format, prompt_tokens: int) -> bytes:

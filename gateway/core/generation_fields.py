@@ -14,7 +14,7 @@ import msgspec
 from inferway.errors import invalid
 from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, Range, check_range
 
-from .body import json_type, unsupported
+from .body import check_length, json_type, unsupported
 
 
 class StreamOptions(msgspec.Struct):
@@ -196,3 +196,21 @@ def check_ids(values: list[Any], path: str, *, param: str | None = None, vocab_s
         if not 0 <= value < vocab_size:
             raise invalid(param, f"'{path}[{index}]' must be a token id from 0 to {vocab_size - 1}, got {value}.")
     return values
+
+
+def texts_or_ids(given: str | list[Any], param: str, *, most: int) -> list[str | list[int]]:
+    """One or several texts or lists of token ids; numbers in a list are the ids of one. Raises ApiError (400)."""
+    if isinstance(given, str):
+        return [given]
+    if given and isinstance(given[0], int | float) and not isinstance(given[0], bool):
+        return [check_ids(given, param)]
+    check_length(param, len(given), 1, most)
+    return [_text_or_ids(one, f"{param}[{index}]", param) for index, one in enumerate(given)]
+
+
+def _text_or_ids(given: Any, path: str, param: str) -> str | list[int]:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise invalid(param, f"'{path}' must be a string or a list of token ids, got {json_type(given)}.")
+    return check_ids(given, path, param=param)
