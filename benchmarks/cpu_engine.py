@@ -51,10 +51,15 @@ class Client:
         if output.finish_reason is not None or output.error is not None:
             self.ends[output.key] = output.finish_reason or output.error
 
-    def submit(self, prompt: list[int], max_tokens: int, salt: bytes = b"") -> int:
+    def submit(
+        self, prompt: list[int], max_tokens: int, salt: bytes = b"", logprobs: int | None = None, scored: bool = False
+    ) -> int:
         key = next(self._keys)
         sampling = Sampling(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        self.engine.generate(GenerateRequest(key, str(key), "", prompt, sampling, cache_salt=salt))
+        request = GenerateRequest(
+            key, str(key), "", prompt, sampling, cache_salt=salt, logprobs=logprobs, prompt_logprobs=scored
+        )
+        self.engine.generate(request)
         return key
 
     async def ended(self, *keys: int) -> None:
@@ -77,10 +82,16 @@ async def measure_engine() -> list[dict[str, Any]]:
     began = time.perf_counter()
     await client.ended(*(client.submit([*SHORT_PROMPT, 400 + n], 100) for n in range(8)))
     eight = 800 / (time.perf_counter() - began)
+    began = time.perf_counter()
+    await client.ended(*(client.submit([*SHORT_PROMPT, 400 + n], 100, logprobs=5) for n in range(8)))
+    eight_told = 800 / (time.perf_counter() - began)
 
     began = time.perf_counter()
     await client.ended(client.submit(LONG_PROMPT, 1, b"prefill"))
     prefill = len(LONG_PROMPT) / (time.perf_counter() - began)
+    began = time.perf_counter()
+    await client.ended(client.submit(LONG_PROMPT, 0, b"prefill", logprobs=5, scored=True))
+    scored = len(LONG_PROMPT) / (time.perf_counter() - began)
 
     waits = []
     for n in range(6):
@@ -115,6 +126,8 @@ async def measure_engine() -> list[dict[str, Any]]:
         "prefill, tokens/s": prefill,
         "1 stream, tokens/s": one,
         "8 streams, tokens/s in all": eight,
+        "  with log-probabilities, 5 a token": eight_told,
+        "a prompt with log-probabilities, tokens/s": scored,
         "abort in a prefill, longest of 6, ms": max(waits) * 1000,
         "4 choices of 1,500 prompt tokens, s": siblings,
         "  tokens found in the cache": " ".join(str(client.cached[key]) for key in keys),

@@ -41,9 +41,12 @@ RANGES: Mapping[str, Range] = {
     "max_tokens": Range(1, _UINT32_MAX),
     "min_tokens": Range(0, _UINT32_MAX),
 }
+# As max_tokens: nothing is generated. Workers take it; callers may ask for it only where the prompt is told.
+PROMPT_ONLY = 0
 LOGIT_BIAS = Range(-100, 100)
 PRIORITY = Range(0, 9)
 TOP_LOGPROBS = Range(0, 20)
+COMPLETION_LOGPROBS = Range(0, 5)
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 64
 
@@ -51,10 +54,10 @@ MAX_STOP_CHARACTERS = 64
 def check_range(name: str, value: float | None, within: Range) -> None:
     """Raise a 400 that names field, limit and observed value; None is absent and passes."""
     if value is not None and value not in within:
-        raise invalid(name, f"'{name}' must be {within}, got {_shown(value)}.")
+        raise invalid(name, f"'{name}' must be {within}, got {shown(value)}.")
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
     """Integers have no largest one: neither their digits nor their conversion may hurt."""
     if isinstance(value, int) and abs(value) >= 10**20:
         return "an integer of more than 20 digits"

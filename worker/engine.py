@@ -27,7 +27,8 @@ class Sampling:
     """How tokens are chosen; None is the engine's own default. Ranges are those of types.proto.
 
     Stop strings are absent on purpose: the worker matches them. An engine ends a choice by end-of-turn tokens
-    (unless `ignore_eos`), by `max_tokens` and by the context length.
+    (unless `ignore_eos`), by `max_tokens` and by the context length. With `max_tokens` 0 it computes the prompt only
+    and ends by LENGTH in its first output, without a token.
     """
 
     temperature: float | None = None
@@ -71,9 +72,10 @@ class GenerateRequest:
     cache_salt: bytes = b""
     choice_index: int = 0
     constraint: Constraint | None = None
-    # Log-probabilities of each new token, with this many of the most likely ones beside it; None: none.
+    # Log-probabilities of each new token, with this many of the most likely ones beside it; None: none. They are those
+    # of the distribution behind logit bias, penalties and masks, before temperature, top-k, top-p and min-p.
     logprobs: int | None = None
-    # Those of the prompt's tokens as well; computes the whole prompt anew, whatever the cache holds.
+    # Those of the prompt's tokens as well, the model's own; computes the whole prompt anew, whatever the cache holds.
     prompt_logprobs: bool = False
     # Name of a loaded LoRA adapter; "": the model as it is.
     adapter: str = ""
@@ -84,7 +86,11 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural logarithm of a token's probability; None for a prompt's first token. `top`: (id, logprob), best first."""
+    """Natural logarithm of a token's probability; None for a prompt's first token. `top`: (id, logprob), best first.
+
+    The token is reported whether or not it is among the best. -inf and NaN stand for nothing; the worker tells them as
+    the least number.
+    """
 
     token_id: int
     logprob: float | None

@@ -108,6 +108,61 @@ async def test_an_echo_is_scored_too(installation: Installation, stream: bool) -
     assert given[0]["text_offset"][0] == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_prompt_is_scored_without_a_completion(installation: Installation, stream: bool) -> None:
+    """With max_tokens 0 each choice is its prompt with its scores: no token is generated, and none is counted."""
+    body = {"model": "m-text", "prompt": ["one two", "three four five"], "n": 2, "logprobs": 1, "echo": True}
+    body |= {"max_tokens": 0, "stream": stream}
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    answer = await installation.send(COMPLETIONS, body=body)
+    assert answer.status == 200, answer.body
+    choices = answer.choices if stream else answer.json["choices"]
+    for index, prompt in enumerate(["one two", "one two", "three four five", "three four five"]):
+        mine = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["text"] for choice in mine) == prompt
+        (given,) = [choice["logprobs"] for choice in mine if choice["logprobs"] is not None]
+        assert "".join(given["tokens"]) == prompt
+        assert given["text_offset"] == [sum(map(len, given["tokens"][:place])) for place in range(len(given["tokens"]))]
+        assert [value is None for value in given["token_logprobs"]] == [True, *[False] * (len(given["tokens"]) - 1)]
+        assert [choice["finish_reason"] for choice in mine if choice["finish_reason"]] == ["length"]
+    seen = installation.engine_saw(answer.headers["x-request-id"])
+    assert [line["sampling"]["max_tokens"] for line in seen] == [0] * 4
+    prompt_tokens = sum(len(line["token_ids"]) for line in seen if line["choice_index"] == 0)
+    assert answer.usage["prompt_tokens"] == answer.usage["total_tokens"] == prompt_tokens
+    assert answer.usage["completion_tokens"] == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_echo_alone(installation: Installation, stream: bool) -> None:
+    """Without log-probabilities the answer is the prompt's text."""
+    body = {"model": "m-text", "prompt": "one two", "echo": True, "max_tokens": 0, "stream": stream}
+    answer = await installation.send(COMPLETIONS, body=body)
+    assert answer.status == 200, answer.body
+    choices = answer.choices if stream else answer.json["choices"]
+    assert "".join(choice["text"] for choice in choices) == "one two"
+    assert all(choice["logprobs"] is None for choice in choices)
+    assert choices[-1]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("http", "fields", "param"),
+    [
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0, "echo": False, "logprobs": 1}, "max_tokens"),
+        (CHAT, {"messages": HI, "max_tokens": 0}, "max_tokens"),
+        (CHAT, {"messages": HI, "max_completion_tokens": 0, "logprobs": True}, "max_completion_tokens"),
+    ],
+)
+async def test_no_tokens_only_with_an_echo(
+    installation: Installation, http: str, fields: dict[str, Any], param: str
+) -> None:
+    """Whoever would get nothing is told so: field, limit and value."""
+    answer = await installation.send(http, body={"model": "m-text", **fields})
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert f"'{param}' must be between 1 and 4294967295, got 0." in answer.error["message"]
+
+
 async def test_what_a_stop_string_hides_has_no_score(installation: Installation) -> None:
     """The scores are those of the text that is shown."""
     body = {"model": "m-text", "messages": [{"role": "user", "content": "one two three"}], "logprobs": True}

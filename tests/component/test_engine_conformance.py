@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import itertools
 import json
+import math
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -95,6 +96,9 @@ CASES = [
             "test_logit_bias": WRITTEN,
             "test_other_seeds": WRITTEN,
             "test_logprobs": WRITTEN,
+            "test_logprobs_of_unlikely_tokens": WRITTEN,
+            "test_logprobs_are_before_temperature_and_behind_bias": WRITTEN,
+            "test_prompt_logprobs_name_the_best": WRITTEN,
             "test_overfull": "the worker's own admission bounds it",
         },
     ),
@@ -524,6 +528,113 @@ async def test_prompt_logprobs(engine: Harness) -> None:
     assert [one.token_id for one in given] == prompt
     assert given[0].logprob is None
     assert all(one.logprob is not None and one.logprob <= 0 for one in given[1:])
+    assert not any(one.top for one in given)
+
+
+async def test_logprobs_of_unlikely_tokens(engine: Harness) -> None:
+    """A token is reported whether or not it is among the best, of which there are as many as asked for, up to 20."""
+    engine.has("logprobs")
+    key = await engine.run("Tell me a story.", max_tokens=40, temperature=1.5, top_p=1.0, min_tokens=40, logprobs=20)
+    given = engine.logprobs[key]
+    assert [one.token_id for one in given] == engine.tokens[key]
+    assert any(one.token_id not in dict(one.top) for one in given)
+    for one in given:
+        assert len(dict(one.top)) == 20
+        assert sum(math.exp(value) for _, value in one.top) <= 1 + 1e-4
+        assert one.logprob == pytest.approx(dict(one.top).get(one.token_id, one.logprob), abs=1e-3)
+        assert one.logprob is not None
+        assert one.logprob <= one.top[0][1] + 1e-3
+
+
+async def test_logprobs_are_before_temperature_and_behind_bias(engine: Harness) -> None:
+    """Temperature and filters change what is drawn and no number; a token that a bias makes certain is certain."""
+    engine.has("logprobs")
+    cold = await engine.run("Say hello.", max_tokens=1, logprobs=5)
+    hot = await engine.run("Say hello.", max_tokens=1, temperature=1.9, top_p=0.9, top_k=40, logprobs=5)
+    expected = engine.logprobs[cold][0].top
+    assert [token for token, _ in engine.logprobs[hot][0].top] == [token for token, _ in expected]
+    given = [value for _, value in engine.logprobs[hot][0].top]
+    assert given == pytest.approx([value for _, value in expected], abs=0.02)
+    other = engine.tokens[cold][0] + 1
+    forced = await engine.run("Say hello.", max_tokens=1, logit_bias={other: 100.0}, logprobs=1)
+    (one,) = engine.logprobs[forced]
+    assert (one.token_id, one.logprob) == (other, pytest.approx(0.0, abs=1e-3))
+
+
+async def test_prompt_logprobs_name_the_best(engine: Harness) -> None:
+    """Beside each token of the prompt but the first stand those that were most likely in its place."""
+    engine.has("logprobs")
+    prompt = engine.prompt("Tell me a story.")
+    key = await engine.run(prompt, max_tokens=3, logprobs=2, prompt_logprobs=True)
+    again = await engine.run([*prompt, *engine.tokens[key]], max_tokens=0, logprobs=2, prompt_logprobs=True)
+    given = engine.prompt_logprobs[again]
+    assert [len(one.top) for one in given] == [0, *[2] * (len(given) - 1)]
+    for generated, told in zip(engine.logprobs[key], given[len(prompt) :], strict=True):
+        assert told.top[0][0] == generated.token_id
+        assert [value for _, value in told.top] == pytest.approx([value for _, value in generated.top], abs=0.02)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+async def test_scoring_agrees_with_generating(engine: Harness, temperature: float) -> None:
+    """A prompt's tokens have the log-probabilities that they had when they were generated, whatever the sampling."""
+    engine.has("logprobs")
+    prompt = engine.prompt("Tell me a story about a fox.")
+    key = await engine.run(prompt, max_tokens=24, temperature=temperature, top_p=0.8, logprobs=0)
+    scored = await engine.run([*prompt, *engine.tokens[key]], max_tokens=0, logprobs=0, prompt_logprobs=True)
+    told = engine.prompt_logprobs[scored][len(prompt) :]
+    assert [one.token_id for one in told] == engine.tokens[key]
+    generated = [one.logprob for one in engine.logprobs[key]]
+    assert [one.logprob for one in told] == pytest.approx(generated, abs=0.02)
+
+
+async def test_scoring_alone_and_batched(engine: Harness) -> None:
+    """A long prompt is scored alike alone and among others, and computed anew although it is in the cache."""
+    engine.has("logprobs")
+    prompt = engine.long_prompt("scored", 300)
+    options: dict[str, Any] = {"max_tokens": 0, "logprobs": 1, "prompt_logprobs": True}
+    alone = await engine.run(prompt, **options)
+    others = [engine.submit(f"Count from {n}.", ignore_eos=True, max_tokens=1800) for n in range(2)]
+    await engine.until(lambda: all(engine.tokens.get(key) for key in others), "a token of each")
+    batched = await engine.run(prompt, **options)
+    # SGLang lets them stand still meanwhile; that they move in every step of llamacpp is in test_llamacpp_logprobs.py.
+    before = [len(engine.tokens[key]) for key in others]
+    await engine.until(
+        lambda: all(len(engine.tokens[key]) > count for key, count in zip(others, before, strict=True)),
+        "the others' next tokens",
+    )
+    assert engine.cached[alone] == engine.cached[batched] == 0
+    first, second = ([one.logprob for one in engine.prompt_logprobs[key][1:]] for key in (alone, batched))
+    assert first == pytest.approx(second, abs=0.02)
+
+
+@pytest.mark.parametrize("is_scored", [False, True])
+async def test_a_prompt_and_nothing_else(engine: Harness, is_scored: bool) -> None:
+    """With max_tokens 0 a choice ends by LENGTH without a token, also of a prompt of one token; others are as ever."""
+    if is_scored:
+        engine.has("logprobs")
+    options: dict[str, Any] = {"logprobs": 0, "prompt_logprobs": True} if is_scored else {}
+    neighbour = engine.submit("Tell me a story.", max_tokens=20, ignore_eos=True)
+    for prompt in (engine.prompt("Say hello."), engine.prompt("Say hello."), [5]):
+        key = await engine.run(prompt, max_tokens=0, **options)
+        assert (engine.tokens[key], engine.logprobs[key]) == ([], [])
+        assert engine.ends[key].finish_reason is FinishReason.LENGTH
+        assert engine.cached[key] is not None
+        assert len(engine.prompt_logprobs.get(key, ())) == (len(prompt) if is_scored else 0)
+    await engine.ended(neighbour)
+    assert len(engine.tokens[neighbour]) == 20
+
+
+async def test_abort_scoring(engine: Harness) -> None:
+    """Aborting a choice in the middle of a prompt that is scored frees its slot, and nothing of it is told."""
+    engine.has("logprobs")
+    prompt = engine.long_prompt("aborted", 1500)
+    key = engine.submit(prompt, max_tokens=0, logprobs=5, prompt_logprobs=True)
+    await engine.until(lambda: 0 < engine.engine.load().uncached_tokens_in_flight < 1450, "a part of the prompt")
+    engine.engine.abort(key)
+    (end,) = await engine.ended(key)
+    assert end.finish_reason is FinishReason.ABORTED
+    assert key not in engine.prompt_logprobs
+    assert engine.engine.load().num_requests_running == 0
 
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"]}

@@ -25,6 +25,7 @@ def test_max_tokens_is_always_there() -> None:
     assert params(Sampling()) == {"temperature": 0.6, "max_new_tokens": 100}
     assert params(Sampling(max_tokens=500))["max_new_tokens"] == 100
     assert params(Sampling(max_tokens=5))["max_new_tokens"] == 5
+    assert params(Sampling(max_tokens=0))["max_new_tokens"] == 0
 
 
 def test_every_field() -> None:

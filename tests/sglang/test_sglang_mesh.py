@@ -182,14 +182,15 @@ async def test_logprobs(mesh: Mesh, expected: dict[str, Told], stream: bool) -> 
         assert 0 >= first["logprob"] >= second["logprob"]
 
 
-async def test_an_echo_is_scored(mesh: Mesh) -> None:
+@pytest.mark.parametrize("max_tokens", [0, 1])
+async def test_an_echo_is_scored(mesh: Mesh, max_tokens: int) -> None:
     """A completion with echo scores the prompt: its first token has no number, all others have one."""
     fields = {
         "model": "smollm2",
         "prompt": "Paris is the capital of France.",
         "echo": True,
         "logprobs": 0,
-        "max_tokens": 1,
+        "max_tokens": max_tokens,
     }
     answer = await send(mesh.gateway.address, "POST /v1/completions", body=fields, timeout_s=PATIENCE_S)
     assert answer.status == 200, answer.body
@@ -198,7 +199,9 @@ async def test_an_echo_is_scored(mesh: Mesh) -> None:
     assert "".join(given["tokens"]) == choice["text"]
     assert given["token_logprobs"][0] is None
     assert all(value <= 0 for value in given["token_logprobs"][1:])
-    assert answer.usage["prompt_tokens"] + answer.usage["completion_tokens"] == len(given["tokens"])
+    assert answer.usage["completion_tokens"] == max_tokens
+    assert answer.usage["prompt_tokens"] + max_tokens == len(given["tokens"])
+    assert choice["finish_reason"] == "length"
 
 
 async def test_killed_scheduler(mesh: Mesh, expected: dict[str, Told]) -> None:

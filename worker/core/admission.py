@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inferway.errors import ApiError, Reason, invalid
-from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, TOP_LOGPROBS, check_range
+from inferway.sampling import (
+    LOGIT_BIAS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    PRIORITY,
+    PROMPT_ONLY,
+    RANGES,
+    TOP_LOGPROBS,
+    check_range,
+)
 
 from ..engine import EmbedRequest, GenerateRequest, ModelInfo, Sampling
 
@@ -74,7 +83,8 @@ def _check_stop(stop: Sequence[str]) -> None:
 
 def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
     for name, within in RANGES.items():
-        check_range(name, getattr(sampling, name), within)
+        if name != "max_tokens" or sampling.max_tokens != PROMPT_ONLY:
+            check_range(name, getattr(sampling, name), within)
     if sampling.min_tokens and sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise invalid(
             "min_tokens", f"min_tokens must be at most max_tokens ({sampling.max_tokens}), got {sampling.min_tokens}."

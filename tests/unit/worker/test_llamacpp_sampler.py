@@ -104,6 +104,26 @@ def test_defaults() -> None:
     assert sampler(defaults=Defaults(temperature=1.0), temperature=0.0).choose(LOGITS) == 1
 
 
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.3, "top_p": 0.5, "top_k": 2, "min_p": 0.2}], ids=str)
+def test_scores_are_before_temperature_and_filters(sampling: dict[str, Any]) -> None:
+    """The token is the one that `choose` gives, and its number is that of the model's own distribution."""
+    plain, scoring = sampler(seed=4, **sampling), sampler(seed=4, **sampling)
+    own = LOGITS - np.log(np.exp(LOGITS).sum())
+    for _ in range(20):
+        chosen = scoring.choose_scored(LOGITS, 2)
+        assert chosen.token_id == plain.choose(LOGITS)
+        assert chosen.logprob == pytest.approx(own[chosen.token_id], abs=1e-6)
+        assert [token for token, _ in chosen.top] == [1, 0]
+
+
+def test_scores_are_behind_bias_and_masks() -> None:
+    """A token that was made certain is certain, and one that may not come is nowhere among the best."""
+    biased = sampler(logit_bias={5: 100.0}, temperature=0.0).choose_scored(LOGITS, 1)
+    assert (biased.token_id, biased.logprob) == (5, pytest.approx(0.0, abs=1e-6))
+    masked = sampler(ignore_eos=True, temperature=0.0).choose_scored(LOGITS, 5)
+    assert END not in [token for token, _ in masked.top]
+
+
 def test_frequencies() -> None:
     """Tokens come up as often as they are likely."""
     chooser = sampler(seed=5)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferway.errors import ApiError, Reason
-from worker.engine import FinishReason, GenerateRequest, Output, Sampling
-from worker.engines.llamacpp.scheduler import Copy, Plan, Scheduler, Truncate
+from worker.engine import FinishReason, GenerateRequest, Output, Sampling, TokenLogprob
+from worker.engines.llamacpp.scheduler import SCORED_ROWS, Copy, Plan, Scheduler, Truncate
 
 END = 9
 VOCAB = 10
@@ -28,6 +28,7 @@ class Machine:
         self.said: dict[int, list[int]] = {}
         self.cached: dict[int, int | None] = {}
         self.ends: dict[int, Output] = {}
+        self.prompt_logprobs: dict[int, list[TokenLogprob]] = {}
         self.computed = 0
         self.say: Callable[[list[int]], int] = lambda past: sum(past) % (VOCAB - 1)
 
@@ -39,9 +40,10 @@ class Machine:
         priority: int = 0,
         salt: bytes = b"",
         ignore_eos: bool = False,
+        is_scored: bool = False,
     ) -> None:
         sampling = Sampling(max_tokens=max_tokens, ignore_eos=ignore_eos)
-        request = GenerateRequest(key, f"r{key}", "m", prompt, sampling, priority, salt)
+        request = GenerateRequest(key, f"r{key}", "m", prompt, sampling, priority, salt, prompt_logprobs=is_scored)
         self.scheduler.submit(request)
         self.requests[key] = request
         self.said[key] = []
@@ -64,6 +66,7 @@ class Machine:
                 self.salts[move.target] = set(self.salts[move.source])
                 assert len(self.cells[move.target]) == move.length
         chosen: dict[int, int] = {}
+        scores: dict[int, TokenLogprob] = {}
         for row, (token, position, slot) in enumerate(zip(plan.tokens, plan.positions, plan.slots, strict=True)):
             assert len(self.cells[slot]) == position
             self.cells[slot].append(token)
@@ -74,8 +77,15 @@ class Machine:
                 self.salts[slot].add(choice.request.cache_salt)
                 assert self.salts[slot] == {choice.request.cache_salt}
                 chosen[row] = self.say(self.cells[slot])
+            if row in plan.scored:
+                past, whole = self.cells[slot], plan.scored[row].prompt
+                assert past == whole[: len(past)]
+                assert plan.wanted[row]
+                scores[row] = TokenLogprob(whole[len(past)], -float(len(past)))
+        assert len(plan.scored) <= SCORED_ROWS
+        assert sum(plan.wanted) == len(plan.scored) + len(plan.sampled)
         self.computed += plan.prompt_tokens
-        self.book(plan.outputs + self.scheduler.finish(plan, chosen))
+        self.book(plan.outputs + self.scheduler.finish(plan, chosen, scores))
         return plan
 
     def book(self, outputs: list[Output]) -> None:
@@ -83,10 +93,14 @@ class Machine:
         assert len(keys) == len(set(keys))
         for output in outputs:
             assert output.key not in self.ends
-            if output.token_ids and not self.said[output.key]:
+            is_whole = output.finish_reason is FinishReason.LENGTH and not output.token_ids
+            if (output.token_ids or is_whole) and not self.said[output.key]:
                 self.cached[output.key] = output.cached_tokens
+                if output.prompt_logprobs is not None:
+                    self.prompt_logprobs[output.key] = list(output.prompt_logprobs)
             else:
                 assert output.cached_tokens is None
+                assert output.prompt_logprobs is None
             self.said[output.key] += output.token_ids
             if output.finish_reason is not None or output.error is not None:
                 self.ends[output.key] = output
@@ -290,6 +304,72 @@ def test_salts_are_apart() -> None:
     assert [machine.cached[key] for key in range(4)] == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("max_tokens", [0, 2])
+@pytest.mark.parametrize("length", [1, 2, 50, 200])
+def test_scored_prompt(length: int, max_tokens: int) -> None:
+    """Each token but the first is scored once, in order and on its own past; with no token asked for none comes."""
+    machine = Machine()
+    machine.submit(1, prompt(length, seed=1), max_tokens=max_tokens, is_scored=True)
+    machine.run(budget=30)
+    given = machine.prompt_logprobs[1]
+    assert [one.token_id for one in given] == prompt(length, seed=1)
+    assert [one.logprob for one in given] == [None, *(-float(n) for n in range(1, length))]
+    assert (len(machine.said[1]), machine.reason(1)) == (max_tokens, FinishReason.LENGTH)
+
+
+def test_a_scored_prompt_is_computed_anew() -> None:
+    """Neither the cache nor a prompt that is computed just now saves it a row, and it serves those who come later."""
+    machine = Machine(slots=3)
+    machine.submit(1, prompt(50, seed=1))
+    machine.run()
+    machine.submit(2, prompt(50, seed=1))
+    machine.submit(3, prompt(50, seed=1), max_tokens=0, is_scored=True)
+    machine.submit(4, prompt(50, seed=1), max_tokens=0, is_scored=True)
+    machine.run(budget=20)
+    assert [machine.cached[key] for key in (2, 3, 4)] == [49, 0, 0]
+    machine.submit(5, prompt(50, seed=1), max_tokens=0)
+    machine.run()
+    assert machine.cached[5] == 49
+
+
+def test_scored_rows_of_a_step_are_bounded() -> None:
+    """Many prompts to score take turns, and a prompt that is not scored takes what the budget leaves."""
+    machine = Machine(slots=3)
+    machine.submit(1, prompt(200, seed=1), is_scored=True)
+    machine.submit(2, prompt(200, seed=2), is_scored=True)
+    machine.submit(3, prompt(200, seed=3))
+    plan = machine.step(budget=100)
+    assert (len(plan.scored), plan.prompt_tokens) == (SCORED_ROWS, 100)
+    machine.run(budget=100)
+    assert [len(machine.prompt_logprobs[key]) for key in (1, 2)] == [200, 200]
+
+
+def test_decoding_goes_on_beside_scoring() -> None:
+    """A step has a row for each choice that decodes, whatever is scored in it."""
+    machine = Machine()
+    machine.submit(1, prompt(4), max_tokens=50)
+    machine.step()
+    machine.submit(2, prompt(300, seed=1), is_scored=True)
+    for _ in range(4):
+        before = len(machine.said[1])
+        machine.step(budget=90)
+        assert len(machine.said[1]) == before + 1
+
+
+def test_a_prompt_and_nothing_else() -> None:
+    """With no token asked for, a choice ends with the step that completes its prompt, or with an abort before."""
+    machine = Machine()
+    machine.submit(1, prompt(50, seed=1), max_tokens=0)
+    plan = machine.step(budget=100)
+    assert not any(plan.wanted)
+    assert (machine.reason(1), machine.said[1], machine.cached[1]) == (FinishReason.LENGTH, [], 0)
+    machine.submit(2, prompt(50, seed=2), max_tokens=0, is_scored=True)
+    machine.step(budget=20)
+    machine.abort(2)
+    machine.run()
+    assert machine.reason(2) is FinishReason.ABORTED
+
+
 def test_failed_step() -> None:
     """A step that could not be computed ends its choices in errors and empties their slots; the rest goes on."""
     machine = Machine()
@@ -318,7 +398,7 @@ ACTIONS = st.lists(
         st.sampled_from(["submit", "submit", "step", "step", "abort"]),
         st.integers(0, 3),  # which of a few prompts that share beginnings, or which recent key
         st.integers(1, 120),  # length of the prompt, or the budget
-        st.integers(0, 2),  # priority and salt
+        st.integers(0, 5),  # priority, salt, tokens, and whether the prompt is scored
     ),
     max_size=60,
 )
@@ -335,7 +415,8 @@ def test_any_history(actions: list[tuple[str, int, int, int]]) -> None:
             key += 1
             tokens = [*prompt(number, seed=1)[: 40 * which], *prompt(number, seed=2)][:number]
             try:
-                machine.submit(key, tokens, max_tokens=4, priority=kind, salt=b"x" * (kind % 2))
+                salt = b"x" * (kind % 2)
+                machine.submit(key, tokens, max_tokens=2 * (kind % 3), priority=kind, salt=salt, is_scored=kind > 2)
             except ApiError as error:
                 refusals.add(error.reason)
         elif action == "abort":

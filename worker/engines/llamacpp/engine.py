@@ -14,21 +14,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import Engine, EngineInfo, GenerateRequest, Load, Output, Step
+from ...engine import Engine, EngineInfo, GenerateRequest, Load, Output, Step, TokenLogprob
 from .abi import VERSION, Library
 from .gguf import read_metadata
 from .llama import Context, Model
 from .model import Source, describe, sampling_defaults, source
 from .pace import Pace
 from .sampler import Defaults, Ids, Sampler
-from .scheduler import Plan, Scheduler, Truncate
+from .scheduler import SCORED_ROWS, Plan, Scheduler, Truncate
+from .scores import score
 from .tokenizer import first_difference
 
 T = TypeVar("T")
@@ -172,7 +173,14 @@ class LlamaCppEngine(Engine):
         if origin.defaults is None and (text := first_difference(info.tokenizer_json, model.tokenize)) is not None:
             raise OSError(f"the tokenizer of {origin.path} cannot be exported exactly: ids of {text!r} differ")
         max_rows = max(_MAX_ROWS, 2 * self._max_running)
-        context = Context(model, sequences=self._max_running, length=length, max_rows=max_rows, threads=self._threads)
+        context = Context(
+            model,
+            sequences=self._max_running,
+            length=length,
+            max_rows=max_rows,
+            max_outputs=self._max_running + SCORED_ROWS,
+            threads=self._threads,
+        )
         end_tokens = model.end_tokens()
         pace = Pace(tokens_per_s=_warm_up(context), max_tokens=max_rows - self._max_running)
         self._prefill_tokens_per_s = pace.tokens_per_s
@@ -221,11 +229,11 @@ class LlamaCppEngine(Engine):
                 if self._closing:
                     return
                 plan = scheduler.begin(served.pace.budget)
-            chosen = _step(served, plan)
+            results = _step(served, plan)
             with self._changed:
                 self._prefill_tokens_per_s = served.pace.tokens_per_s
-                done = scheduler.finish(plan, chosen) if chosen is not None else scheduler.fail(plan, _step_failed)
-            if chosen is None:
+                done = scheduler.finish(plan, *results) if results is not None else scheduler.fail(plan, _step_failed)
+            if results is None:
                 logs.event(_log, "step_failed", level=logging.ERROR, rows=len(plan.tokens))
                 for index in sorted(set(plan.slots)):
                     served.context.truncate(index, 0)
@@ -245,7 +253,14 @@ class LlamaCppEngine(Engine):
             self._loop.call_soon_threadsafe(self._on_step, Step(outputs))
 
 
-def _step(served: _Served, plan: Plan) -> dict[int, int] | None:
+class _Results(NamedTuple):
+    """Of a computed plan, by row: the tokens that were chosen, and log-probabilities."""
+
+    chosen: dict[int, int]
+    scores: dict[int, TokenLogprob]
+
+
+def _step(served: _Served, plan: Plan) -> _Results | None:
     """Compute a plan and choose a token for each of its sampled rows; None when it could not be computed."""
     context = served.context
     for move in plan.moves:
@@ -253,14 +268,25 @@ def _step(served: _Served, plan: Plan) -> dict[int, int] | None:
             context.truncate(move.slot, move.length)
         else:
             context.copy(move.source, move.target, move.length)
+    results = _Results({}, {})
     if not plan.tokens:
-        return {}
+        return results
     began = time.monotonic()
     if not context.decode(plan.tokens, plan.positions, plan.slots, plan.wanted):
         return None
+    for row, choice in plan.scored.items():
+        following = choice.prompt[plan.positions[row] + 1]
+        results.scores[row] = score(context.logits(row), following, choice.request.logprobs or 0)
     seconds = time.monotonic() - began
     served.pace.record(rows=len(plan.tokens), prompt_tokens=plan.prompt_tokens, seconds=seconds)
-    return {row: _sampler(served, choice.request).choose(context.logits(row)) for row, choice in plan.sampled.items()}
+    for row, choice in plan.sampled.items():
+        sampler, top = _sampler(served, choice.request), choice.request.logprobs
+        if top is None:
+            results.chosen[row] = sampler.choose(context.logits(row))
+        else:
+            results.scores[row] = chosen = sampler.choose_scored(context.logits(row), top)
+            results.chosen[row] = chosen.token_id
+    return results
 
 
 def _sampler(served: _Served, request: GenerateRequest) -> Sampler:

@@ -34,6 +34,7 @@ CAPABILITIES = (
     "logit_bias",
     "stop",
     "n",
+    "logprobs",
 )
 
 

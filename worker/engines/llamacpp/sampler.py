@@ -2,6 +2,9 @@
 
 Each filter works on what the one before it left, renormalised; min-p relates to the most likely token. With a seed
 the choice depends on the logits and the seed alone. 0.05 ms a token greedy, up to 0.7 ms with every filter on.
+
+Log-probabilities are those of the distribution behind bias, masks and penalties and before temperature and filters: the
+model's own where a request has none of these, and SGLang's in any case.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine import Sampling
+from ...engine import Sampling, TokenLogprob
+from .scores import score
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -69,7 +73,14 @@ class Sampler:
 
     def choose(self, logits: Floats) -> int:
         """The next token; `logits` is not changed."""
-        token = self._draw(self._adjusted(logits))
+        return self._note(self._draw(self._adjusted(logits)))
+
+    def choose_scored(self, logits: Floats, top: int) -> TokenLogprob:
+        """The same token as `choose` gives, with its log-probability and the `top` most likely ones."""
+        adjusted = self._adjusted(logits)
+        return score(adjusted, self._note(self._draw(adjusted)), top)
+
+    def _note(self, token: int) -> int:
         self._chosen += 1
         if self._counts is not None:
             self._counts[token] += 1

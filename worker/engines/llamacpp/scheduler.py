@@ -7,6 +7,10 @@ long prompt delays the tokens of others by one budget, not by its length. A prom
 slot is copied from there; one whose beginning another prompt is computing just now waits for that, which makes n
 choices of one prompt cost one prefill. Nobody waits for a less urgent choice, so nobody waits in a circle.
 
+A prompt whose log-probabilities are asked for is computed from its first token on and shares nothing with others that
+are asked the same; each of its rows but the last says how likely the next token was. What such rows say is reduced to
+numbers before the next step, and a step has at most `SCORED_ROWS` of them.
+
 Not done: running choices are never preempted, and a full cache cannot happen (each slot has its own cells).
 """
 
@@ -18,11 +22,13 @@ from dataclasses import dataclass, field
 
 from inferway.errors import ApiError, Reason
 
-from ...engine import FinishReason, GenerateRequest, Load, Output
+from ...engine import FinishReason, GenerateRequest, Load, Output, TokenLogprob
 from .slots import Choice, Slot, place
 
 # A copy moves a slot's whole memory: as long as some ten tokens take, so it must save more.
 COPY_MIN_TOKENS = 32
+# A row of logits is large, and prompts of 64 tokens a step are computed nearly as fast as longer ones.
+SCORED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,10 @@ class Copy:
 
 @dataclass(slots=True)
 class Plan:
-    """A step: cache moves, in order, then one batch. `sampled` has the choice of each row whose logits are wanted."""
+    """A step: cache moves, in order, then one batch.
+
+    `sampled` has the choice of each row that gives a new token, `scored` of each that tells of its prompt's next one.
+    """
 
     outputs: list[Output] = field(default_factory=list)
     moves: list[Truncate | Copy] = field(default_factory=list)
@@ -53,11 +62,22 @@ class Plan:
     slots: list[int] = field(default_factory=list)
     wanted: list[bool] = field(default_factory=list)
     sampled: dict[int, Choice] = field(default_factory=dict)
+    scored: dict[int, Choice] = field(default_factory=dict)
+    # Slots whose prompt this step completes, and which generate nothing.
+    completed: list[Slot] = field(default_factory=list)
     prompt_tokens: int = 0
 
     def add(self, slot: Slot, token: int, position: int, *, wanted: bool) -> None:
         if wanted and slot.choice is not None:
             self.sampled[len(self.tokens)] = slot.choice
+        self._add(slot, token, position, wanted=wanted)
+
+    def add_scored(self, slot: Slot, choice: Choice, position: int) -> None:
+        """A row of a prompt that tells of the token behind it."""
+        self.scored[len(self.tokens)] = choice
+        self._add(slot, choice.prompt[position], position, wanted=True)
+
+    def _add(self, slot: Slot, token: int, position: int, *, wanted: bool) -> None:
         self.tokens.append(token)
         self.positions.append(position)
         self.slots.append(slot.index)
@@ -93,7 +113,7 @@ class Scheduler:
                 f"the worker runs {len(self._slots)} requests and holds {self._max_waiting} more; it is full",
             )
         self._arrivals += 1
-        limit = min(room, request.sampling.max_tokens or room)
+        limit = room if request.sampling.max_tokens is None else min(room, request.sampling.max_tokens)
         bisect.insort(self._waiting, Choice(request, prompt, limit, self._arrivals), key=lambda choice: choice.rank)
         self._admit()
 
@@ -147,15 +167,28 @@ class Scheduler:
             ahead.append(slot)
         return plan
 
-    def finish(self, plan: Plan, chosen: Mapping[int, int]) -> list[Output]:
-        """Book a computed step. `chosen` has the token for each row of plan.sampled."""
+    def finish(
+        self, plan: Plan, chosen: Mapping[int, int], scores: Mapping[int, TokenLogprob] | None = None
+    ) -> list[Output]:
+        """Book a computed step.
+
+        `chosen` has the token for each row of plan.sampled. `scores` has its log-probability where the request asks for
+        them, and, for each row of plan.scored, that of the prompt's next token.
+        """
+        scores = scores or {}
         for token, index in zip(plan.tokens, plan.slots, strict=True):
             self._slots[index].tokens.append(token)
+        for row, choice in plan.scored.items():
+            choice.prompt_logprobs.append(scores[row])
         outputs: list[Output] = []
         for row, token in chosen.items():
             choice = plan.sampled[row]
             if not choice.aborted:
-                outputs.append(self._gain(self._slots[plan.slots[row]], choice, token))
+                outputs.append(self._gain(self._slots[plan.slots[row]], choice, token, scores.get(row)))
+        for slot in plan.completed:
+            if slot.choice is not None and not slot.choice.aborted:
+                outputs.append(_first(slot.choice, Output(slot.choice.request.key, finish_reason=FinishReason.LENGTH)))
+                self._free(slot)
         outputs += self._end_aborted()
         self._admit()
         return outputs
@@ -212,12 +245,14 @@ class Scheduler:
             slot.tokens = donor.tokens[:at_hand]
         choice.cached_tokens = len(slot.tokens)
 
-    def _gain(self, slot: Slot, choice: Choice, token: int) -> Output:
+    def _gain(self, slot: Slot, choice: Choice, token: int, score: TokenLogprob | None) -> Output:
         choice.completion.append(token)
         ends = token in self._end_tokens and not choice.request.sampling.ignore_eos
         output = Output(choice.request.key, (token,), ends_with_stop_token=ends)
+        if score is not None:
+            output.logprobs = (score,)
         if len(choice.completion) == 1:
-            output.cached_tokens = choice.cached_tokens
+            _first(choice, output)
         if ends:
             output.finish_reason = FinishReason.STOP
         elif len(choice.completion) >= choice.limit:
@@ -239,11 +274,30 @@ class Scheduler:
         slot.used_at = self._steps
 
 
+def _first(choice: Choice, output: Output) -> Output:
+    """Say in a choice's first output what only that one says."""
+    output.cached_tokens = choice.cached_tokens
+    if choice.request.prompt_logprobs:
+        output.prompt_logprobs, choice.prompt_logprobs = choice.prompt_logprobs, []
+    return output
+
+
 def _prefill(choice: Choice, slot: Slot, budget: int, plan: Plan) -> int:
     """Plan the next rows of a prompt and return how many."""
+    last = len(choice.prompt) - 1
     start = len(slot.tokens)
-    end = min(len(choice.prompt), start + max(0, budget))
+    is_scored = choice.request.prompt_logprobs
+    if is_scored:
+        budget = min(budget, SCORED_ROWS - len(plan.scored))
+        if not start:
+            choice.prompt_logprobs = [TokenLogprob(choice.prompt[0], None)]
+    end = min(last + 1, start + max(0, budget))
     for position in range(start, end):
-        plan.add(slot, choice.prompt[position], position, wanted=position == len(choice.prompt) - 1)
+        if is_scored and position < last:
+            plan.add_scored(slot, choice, position)
+        else:
+            plan.add(slot, choice.prompt[position], position, wanted=position == last and choice.limit > 0)
+    if end > max(start, last) and not choice.limit:
+        plan.completed.append(slot)
     plan.prompt_tokens += end - start
     return end - start

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...engine import GenerateRequest
+from ...engine import GenerateRequest, TokenLogprob
 
 
 @dataclass(slots=True, eq=False)
 class Choice:
-    """One admitted request. `limit` is the number of completion tokens at which it ends by LENGTH."""
+    """One admitted request. At `limit` completion tokens it ends by LENGTH; 0: only its prompt is computed."""
 
     request: GenerateRequest
     prompt: list[int]
@@ -23,6 +23,8 @@ class Choice:
     completion: list[int] = field(default_factory=list)
     # None until its first prompt token is about to be computed.
     cached_tokens: int | None = None
+    # Of the prompt's tokens so far, where they are asked for.
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     aborted: bool = False
 
     @property
@@ -47,8 +49,11 @@ class Slot:
         return max(0, len(self.choice.prompt) - len(self.tokens)) if self.choice is not None else 0
 
     def reusable(self, choice: Choice) -> int:
-        """Tokens at the head of the prompt that this slot holds; the last one is always computed, for its logits."""
-        if self.salt != choice.request.cache_salt:
+        """Tokens at the head of the prompt that this slot holds; the last one is always computed, for its logits.
+
+        None for a prompt whose log-probabilities are asked for: all of its logits are needed.
+        """
+        if self.salt != choice.request.cache_salt or choice.request.prompt_logprobs:
             return 0
         return min(common_prefix(self.tokens, choice.prompt), len(choice.prompt) - 1)
 

@@ -30,7 +30,10 @@ from .play import Beat, Play
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One choice. `limit_tokens` is what it may say at most, `expected_tokens` (at most that) what it reserves."""
+    """One choice. `limit_tokens` is what it may say at most, `expected_tokens` (at most that) what it reserves.
+
+    With a limit of 0 it ends where its first beat would be said; what is scripted to fail there fails.
+    """
 
     key: int
     request_id: str
@@ -218,7 +221,12 @@ class Batch:
             self._events += [BlocksRemoved(model, hashes) for model, hashes in by_model.items()]
 
     def _cached_blocks(self, job: Job) -> int:
-        """At least one token of a prompt is always computed: the first answer comes out of it."""
+        """At least one token of a prompt is always computed: the first answer comes out of it.
+
+        All of them are where their log-probabilities are asked for.
+        """
+        if job.prompt_logprobs:
+            return 0
         reusable = (len(job.prompt) - 1) // self._block_size
         return self._cache.match(job.model, job.hashes[:reusable])
 
@@ -269,6 +277,8 @@ class Batch:
         job.due_at = (job.due_at if now - job.due_at < delay else now) + delay
 
     def _output(self, job: Job, beat: Beat) -> Output:
+        if not job.limit_tokens and beat.failure is None:
+            beat = Beat(finish=FinishReason.LENGTH)
         room = job.limit_tokens - len(job.said)
         if beat.is_plain and job.has_output and job.logprobs is None and len(beat.token_ids) < room:
             return Output(job.key, beat.token_ids)

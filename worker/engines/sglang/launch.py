@@ -73,6 +73,8 @@ def launch(options: Options, events: str) -> Sglang:
     on_cpu = cpu.is_needed(options.flags)
     if on_cpu:
         cpu.prepare()
+    # Log-probabilities before temperature, as everybody else means them; SGLang's own default is behind it.
+    os.environ["SGLANG_RETURN_ORIGINAL_LOGPROB"] = "1"
     with _own_process():
         args = _parse(options, events, on_cpu)
         import sglang

@@ -32,7 +32,7 @@ def sampling_params(
     params.update({name: value for name, value in given.items() if value is not None})
     if sampling.top_k is not None:
         params["top_k"] = sampling.top_k or -1
-    params["max_new_tokens"] = min(room, sampling.max_tokens or room)
+    params["max_new_tokens"] = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
     if sampling.min_tokens:
         params["min_new_tokens"] = min(sampling.min_tokens, params["max_new_tokens"])
     if sampling.ignore_eos:
