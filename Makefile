@@ -1,6 +1,6 @@
 # `make help` lists what there is. Logic longer than a line lives in scripts/.
 PYTHON_BIN := .venv/bin/python
-RUN_EXTRAS := gateway router worker llamacpp
+RUN_EXTRAS := gateway router worker llamacpp minilm
 DEV_EXTRAS := $(RUN_EXTRAS) dev
 
 # Knobs: make run PORT=8001 ARGS='--engine scripted'; make test-unit ARGS='-k quota'
@@ -8,14 +8,14 @@ PORT ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test test-unit test-component test-e2e test-slow test-sglang bench protos format lint \
-	types check docs clean
+.PHONY: help setup setup-run run test test-unit test-component test-e2e test-clients test-slow test-sglang bench \
+	protos format lint types check docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ## Use it
-run: setup-run ## Start the mesh on this machine with a small chat model (PORT=8000, ARGS='--verbose')
+run: setup-run ## Start the mesh on this machine with small models for chat and embeddings (PORT=8000, ARGS='--verbose')
 	@exec $(PYTHON_BIN) -m inferway up $(if $(PORT),--port $(PORT)) $(ARGS)
 
 setup: ## Create .venv with everything that running, testing and developing need
@@ -36,6 +36,10 @@ test-component: setup ## Real servers in one process
 
 test-e2e: setup ## Real processes with the real model
 	@$(PYTHON_BIN) -m pytest tests/e2e $(ARGS)
+
+test-clients: setup ## The clients of application teams, Python and Node, in .venv-clients (0.7 GB)
+	@scripts/setup_clients.sh
+	@.venv-clients/bin/python -m pytest tests/clients $(ARGS)
 
 test-slow: setup ## What takes minutes: ten thousand requests, three minutes of mixed traffic under failures
 	@$(PYTHON_BIN) -m pytest -m slow $(ARGS)
@@ -69,6 +73,7 @@ protos: setup ## Regenerate inferway/api/v1 from protos/
 docs: setup ## Regenerate docs/configuration.md and docs/errors.md from the code
 	@$(PYTHON_BIN) -m scripts.generate_docs
 
-clean: ## Remove .venv, .venv-sglang and all caches
-	@rm -rf .venv .venv-sglang .cache/sglang build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove .venv, .venv-clients, .venv-sglang and all caches
+	@rm -rf .venv .venv-clients .venv-sglang tests/clients/node/node_modules
+	@rm -rf .cache/sglang build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from inferway.config import Secret, option
 from inferway.net import host_and_port
 
-ENGINES = ("llamacpp", "scripted", "sglang")
+ENGINES = ("llamacpp", "minilm", "scripted", "sglang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,10 @@ class Config:
         "127.0.0.1:9101", "HTTP address of health and metrics; port 0 picks a free one", check=host_and_port
     )
     max_running: int | None = option(
-        None, "choices in the batch at most", minimum=1, default_text="8 for llamacpp, 256 for the others"
+        None,
+        "choices in the batch at most; for minilm: texts",
+        minimum=1,
+        default_text="8 for llamacpp, 32 for minilm, 256 for the others",
     )
     max_waiting: int | None = option(
         None,
@@ -32,13 +35,19 @@ class Config:
         default_text="64 for llamacpp, 1024 for the others",
     )
     model_path: str = option(
-        "", "llamacpp: model file; sglang: model folder or name", default_text="llamacpp: the bundled model"
+        "",
+        "llamacpp: model file; minilm: model folder; sglang: model folder or name",
+        default_text="llamacpp, minilm: the bundled model",
     )
-    model_name: str = option("", "llamacpp, sglang: public name of the model", default_text="the engine's own")
+    model_name: str = option(
+        "",
+        "public name of the model; scripted: of several, separated by commas",
+        default_text="the engine's own",
+    )
     context_length: int | None = option(
         None, "prompt plus completion at most", unit="tokens", minimum=2, default_text="the engine's own"
     )
-    threads: int | None = option(None, "llamacpp: threads", minimum=1, default_text="the engine's own choice")
+    threads: int | None = option(None, "llamacpp, minilm: threads", minimum=1, default_text="the engine's own choice")
     engine_flags: str = option(
         "",
         "sglang: flags of SGLang's own command line, quoted as in a shell; or unquoted, behind all others and after --",

@@ -21,7 +21,7 @@ class Command(NamedTuple):
 
 COMMANDS: Mapping[str, Command] = {
     "adapters": Command("list, load and unload LoRA adapters on running workers", adapters.main),
-    "up": Command("start a worker, a router and a gateway on this machine and keep them running", up.main),
+    "up": Command("start workers, a router and a gateway on this machine and keep them running", up.main),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import secrets
 import shutil
 import signal
@@ -28,13 +29,15 @@ _STILL_WAITING_EVERY_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class UpConfig:
-    """Start a worker, a router and a gateway on this machine and keep them running until Ctrl-C."""
+    """Start workers, a router and a gateway on this machine and keep them running until Ctrl-C."""
 
     port: int = option(
         local_mesh.PUBLIC_PORT, "port for clients, on 127.0.0.1; 0 picks a free one", minimum=0, maximum=65535
     )
     engine: str = option(
-        "llamacpp", "what the worker runs: a small chat model, or scripts", choices=("llamacpp", "scripted")
+        "llamacpp",
+        "what is served: a small chat model and, by a second worker, an embedding model; or scripts",
+        choices=("llamacpp", "scripted"),
     )
     scripts: str = option("", "file of scripts for --engine scripted; without it the engine echoes")
     processes: int = option(1, "gateway processes on the port", minimum=1, maximum=64)
@@ -73,10 +76,12 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
 
 async def run(config: UpConfig, ports: Mapping[str, int], environ: Mapping[str, str], logs: Path) -> Failure | None:
     """Until a signal ends it, or something cannot be started: that is returned."""
+    with_embeddings = config.engine == "llamacpp" and embeds()
     children = local_mesh.children(
         ports,
         engine=config.engine,
         scripts=config.scripts,
+        with_embeddings=with_embeddings,
         processes=config.processes,
         log_level=config.log_level,
     )
@@ -93,12 +98,22 @@ async def run(config: UpConfig, ports: Mapping[str, int], environ: Mapping[str, 
     stop_on_signals(group)
     say(f"starting {', '.join(children)}" + (f"; their logs are in {logs}" if config.verbose else ""))
     async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(watch_readiness(config, ports["public"], group, started))
+        models = 2 if with_embeddings else 1
+        watch = tasks.create_task(watch_readiness(config, ports["public"], models, group, started))
         failure = await group.run()
         watch.cancel()
     if failure is None:
         say("stopped")
     return failure
+
+
+def embeds() -> bool:
+    """Whether the embedding model is installed; if not, that is said."""
+    spec = importlib.util.find_spec(local_mesh.EMBEDDING_PACKAGE)
+    if spec is not None and spec.submodule_search_locations:
+        return True
+    say(f"no embeddings: the package {local_mesh.EMBEDDING_DISTRIBUTION} is not installed ('make setup-run' brings it)")
+    return False
 
 
 def stop_on_signals(group: ProcessGroup) -> None:
@@ -109,28 +124,32 @@ def stop_on_signals(group: ProcessGroup) -> None:
         loop.add_signal_handler(number, group.tell, StopAsked())
 
 
-async def watch_readiness(config: UpConfig, port: int, group: ProcessGroup, started: asyncio.Event) -> None:
-    """Greets when a model is served, and says so again after each time that a process had to be started again."""
-    if not await becomes_ready(port, limit_s=config.ready_timeout_s):
-        sentence = f"no model was served after {config.ready_timeout_s:g} s; {await why_not_ready(port)}"
-        group.tell(GivenUp(Failure("worker", sentence)))
+async def watch_readiness(
+    config: UpConfig, port: int, models: int, group: ProcessGroup, started: asyncio.Event
+) -> None:
+    """Greets when that many models are served, and says so again each time that a process had to be started again."""
+    if not await becomes_ready(port, models, limit_s=config.ready_timeout_s):
+        served = await served_models(port)
+        missing = "no model was" if served == local_mesh.Models() else "not every model was"
+        sentence = f"{missing} served after {config.ready_timeout_s:g} s; {await why_not_ready(port)}"
+        group.tell(GivenUp(Failure("embedding-worker" if served.chat else "worker", sentence)))
         return
     group.tell(Served())
-    print(local_mesh.greeting(port, await served_model(port)), flush=True)
+    print(local_mesh.greeting(port, await served_models(port)), flush=True)
     started.clear()
     while True:
         await started.wait()
         started.clear()
-        if await becomes_ready(port):
+        if await becomes_ready(port, models):
             say("serving again")
 
 
-async def becomes_ready(port: int, *, limit_s: float | None = None) -> bool:
-    """Wait for the gateway to say that a model is served; False when the limit has passed."""
+async def becomes_ready(port: int, models: int, *, limit_s: float | None = None) -> bool:
+    """Wait for the gateway to say that at least so many models are served; False when the limit has passed."""
     begun = spoken = time.monotonic()
     while limit_s is None or time.monotonic() - begun < limit_s:
         answer = await probe.get(port, "/health/ready")
-        if answer and answer.status == 200:
+        if answer and answer.status == 200 and len(answer.get("models") or ()) >= models:
             return True
         if time.monotonic() - spoken >= _STILL_WAITING_EVERY_S:
             spoken = time.monotonic()
@@ -142,14 +161,14 @@ async def becomes_ready(port: int, *, limit_s: float | None = None) -> bool:
 async def why_not_ready(port: int) -> str:
     answer = await probe.get(port, "/health/ready")
     status = answer.get("status") if answer else None
+    if answer and answer.status == 200:
+        return f"the gateway has {', '.join(answer.get('models') or ())}"
     return f"the gateway says: {status}" if status else "the gateway does not answer"
 
 
-async def served_model(port: int) -> str:
-    """The name of the first model; "MODEL" if the gateway does not tell."""
+async def served_models(port: int) -> local_mesh.Models:
     answer = await probe.get(port, "/v1/models")
-    models = answer.get("data") if answer else None
-    return str(models[0]["id"]) if models else "MODEL"
+    return local_mesh.first_models(answer.get("data") or ()) if answer else local_mesh.Models()
 
 
 def explain(failure: Failure, lines: Sequence[str], logs: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -153,6 +155,76 @@ def test_seeds_repeat(client: openai.OpenAI) -> None:
 
     assert say(1) == say(1)
     assert say(1) != say(2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_logprobs(client: openai.OpenAI, stream: bool) -> None:
+    """Each token of a greedy answer is the best of those named beside it; together they are the text."""
+    options: dict[str, Any] = {"model": MODEL, "messages": [SYSTEM, user(QUESTIONS[0])], "temperature": 0}
+    options |= {"max_tokens": 12, "logprobs": True, "top_logprobs": 3}
+    if stream:
+        chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**options, stream=True)]
+        text = "".join(choice.delta.content or "" for choice in chunks)
+        entries = [entry for choice in chunks if choice.logprobs for entry in choice.logprobs.content or ()]
+    else:
+        choice = client.chat.completions.create(**options).choices[0]
+        assert choice.logprobs is not None
+        text, entries = choice.message.content or "", choice.logprobs.content or []
+    assert "".join(entry.token for entry in entries) == text == "The capital of France is Paris."
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3
+        assert (entry.token, entry.logprob) == (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob)
+        assert entry.logprob <= 0
+        assert sum(math.exp(other.logprob) for other in entry.top_logprobs) <= 1 + 1e-6
+        assert bytes(entry.bytes or ()).decode() == entry.token
+
+
+def test_completion_logprobs_are_those_of_the_whole_text(client: openai.OpenAI) -> None:
+    """The older shape, with an echo: what is generated behind a prompt has the numbers of the same text as a prompt."""
+    prompt = "The capital of France is"
+    answer = client.completions.create(model=MODEL, prompt=prompt, temperature=0.5, seed=1, max_tokens=8, logprobs=2)
+    generated = answer.choices[0].logprobs
+    assert generated is not None
+    whole = client.completions.create(
+        model=MODEL, prompt=prompt + answer.choices[0].text, max_tokens=0, echo=True, logprobs=2
+    )
+    scored = whole.choices[0].logprobs
+    assert scored is not None
+    assert "".join(scored.tokens or ()) == whole.choices[0].text == prompt + answer.choices[0].text
+    count = len(generated.tokens or ())
+    assert (scored.tokens or [])[-count:] == generated.tokens
+    assert (scored.token_logprobs or [])[-count:] == pytest.approx(generated.token_logprobs, abs=0.02)
+    offsets = [len(prompt) + offset for offset in generated.text_offset or ()]
+    assert (scored.text_offset or [])[-count:] == offsets
+    assert (scored.token_logprobs or [0.0])[0] is None
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage is not None
+    assert (whole.usage.completion_tokens, whole.usage.prompt_tokens) == (0, len(scored.tokens or ()))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_sentence_is_likelier_than_its_words_in_disorder(client: openai.OpenAI, stream: bool) -> None:
+    """Perplexity by scoring: several prompts in one request, with nothing generated."""
+    sentence = "The old man sat down in front of the fire and told the children a story about the sea."
+    words = sentence.split(" ")
+    prompts = [sentence, " ".join([*words[1::2], *words[::2]])]
+    options: dict[str, Any] = {"model": MODEL, "prompt": prompts, "max_tokens": 0, "echo": True, "logprobs": 0}
+    made = client.completions.create(**options, stream=True) if stream else [client.completions.create(**options)]
+    given: list[list[float | None]] = [[], []]
+    texts = ["", ""]
+    for answer in made:
+        for choice in answer.choices:
+            texts[choice.index] += choice.text
+            if choice.logprobs is not None:
+                given[choice.index] += choice.logprobs.token_logprobs or []
+    assert texts == prompts
+    perplexities = []
+    for values in given:
+        numbers = [value for value in values if value is not None]
+        assert len(numbers) == len(values) - 1
+        perplexities.append(math.exp(-sum(numbers) / len(numbers)))
+    assert 1 < perplexities[0] < 100
+    assert perplexities[1] > 3 * perplexities[0]
 
 
 def test_errors_are_raised_as_the_right_classes(client: openai.OpenAI) -> None:

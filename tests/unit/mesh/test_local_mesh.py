@@ -11,18 +11,40 @@ import pytest
 
 from inferway.cli.core import local_mesh
 from inferway.config import load
+from worker.config import Config
 
-PORTS = {"worker": 1, "worker-ops": 2, "router": 3, "router-ops": 4, "public": 8000}
+PORTS = {
+    "worker": 1,
+    "worker-ops": 2,
+    "router": 3,
+    "router-ops": 4,
+    "embedding-worker": 5,
+    "embedding-worker-ops": 6,
+    "public": 8000,
+}
+BOTH = local_mesh.Models("smollm2", "minilm")
 
 
-def children(scripts: str = "", processes: int = 1) -> dict[str, local_mesh.Child]:
-    return local_mesh.children(PORTS, engine="scripted", scripts=scripts, processes=processes, log_level="info")
+def children(scripts: str = "", with_embeddings: bool = False, processes: int = 1) -> dict[str, local_mesh.Child]:
+    return local_mesh.children(
+        PORTS,
+        engine="scripted",
+        scripts=scripts,
+        with_embeddings=with_embeddings,
+        processes=processes,
+        log_level="info",
+    )
 
 
-@pytest.mark.parametrize("name", ["worker", "router", "gateway"])
+def test_every_port_has_a_role() -> None:
+    """The ports that are looked for are those that the processes get."""
+    assert {*local_mesh.INNER_PORTS, "public"} == set(PORTS)
+
+
+@pytest.mark.parametrize("name", ["worker", "embedding-worker", "router", "gateway"])
 def test_services_understand_their_flags(name: str) -> None:
     """Every flag that is passed to a service is one that it has, with a value that it accepts."""
-    child = children(scripts="/scripts.yaml", processes=2)[name]
+    child = children(scripts="/scripts.yaml", with_embeddings=True, processes=2)[name]
     config = importlib.import_module(f"{child.module}.config").Config
     load(config, name, {}, child.arguments)
 
@@ -36,6 +58,40 @@ def test_processes_find_each_other() -> None:
     assert "--listen 127.0.0.1:8000 --routers 127.0.0.1:3 --processes 1" in arguments["gateway"]
 
 
+def test_the_embedding_model_has_a_worker_of_its_own() -> None:
+    """It starts after the chat model's, at addresses of its own, and the router is told of both."""
+    arguments = {name: " ".join(child.arguments) for name, child in children(with_embeddings=True).items()}
+    assert list(arguments) == ["worker", "embedding-worker", "router", "gateway"]
+    assert "--engine=minilm" in arguments["embedding-worker"]
+    assert "--listen 127.0.0.1:5 --ops-listen 127.0.0.1:6" in arguments["embedding-worker"]
+    assert "--workers 127.0.0.1:1,127.0.0.1:5" in arguments["router"]
+
+
+def test_variables_of_the_chat_model_leave_the_embedding_model_alone() -> None:
+    """What the environment says of a worker's model, name and context is meant for the first worker."""
+    meant = {"NAME": "mine", "MODEL_PATH": "/a.gguf", "MODEL_NAME": "a", "CONTEXT_LENGTH": "2048", "ENGINE": "llamacpp"}
+    environ = {f"INFERWAY_WORKER_{name}": value for name, value in meant.items()}
+    child = children(with_embeddings=True)["embedding-worker"]
+    config = load(Config, "worker", environ, child.arguments)
+    assert (config.engine, config.name, config.model_path, config.model_name) == ("minilm", "", "", "")
+    assert config.context_length == 256
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([], local_mesh.Models()),
+        ([("b", ["stop"]), ("c", ["stop"])], local_mesh.Models(chat="b")),
+        ([("a", ["embeddings"])], local_mesh.Models(embedding="a")),
+        # Sorted by name, the embedding model may come first.
+        ([("a", ["embeddings"]), ("b", []), ("c", ["embeddings", "dimensions"])], local_mesh.Models("b", "a")),
+    ],
+)
+def test_models_are_told_apart(listed: list[tuple[str, list[str]]], expected: local_mesh.Models) -> None:
+    """By their capabilities, not by their place in the list."""
+    assert local_mesh.first_models({"id": name, "capabilities": able} for name, able in listed) == expected
+
+
 def test_the_token_is_ours_alone() -> None:
     """The children's token replaces whatever the caller's environment says, and the rest of it is passed on."""
     environ = {"INFERWAY_INTERNAL_TOKEN": "old", "INFERWAY_INTERNAL_TOKEN_FILE": "/secret", "HOME": "/home/me"}
@@ -43,13 +99,19 @@ def test_the_token_is_ours_alone() -> None:
 
 
 def test_the_greeting_fits_two_screens() -> None:
-    """It has the base URL, the model, both examples and how to stop, in at most 48 lines of 120 characters."""
-    lines = local_mesh.greeting(8000, "smollm2").splitlines()
+    """It has the base URL, the models, their examples and how to stop, in at most 48 lines of 120 characters."""
+    lines = local_mesh.greeting(8000, BOTH).splitlines()
     assert len(lines) <= 48
     assert max(map(len, lines)) <= 120
     text = "\n".join(lines)
-    for part in ("http://127.0.0.1:8000/v1", "smollm2", "curl -N", "from openai import OpenAI", "Ctrl-C stops"):
+    parts = ("http://127.0.0.1:8000/v1", "smollm2", "curl -N", "from openai import OpenAI", "minilm", "Ctrl-C stops")
+    for part in parts:
         assert part in text
+
+
+def test_the_greeting_promises_nothing_that_is_not_served() -> None:
+    """Without an embedding model there is no word of embeddings."""
+    assert "mbed" not in local_mesh.greeting(8000, local_mesh.Models(chat="smollm2"))
 
 
 def test_the_curl_line_is_one_command() -> None:
@@ -59,6 +121,14 @@ def test_the_curl_line_is_one_command() -> None:
     body = json.loads(words[-1])
     assert body["model"] == "smollm2"
     assert body["stream"] is True
+
+
+def test_the_embedding_line_is_one_command() -> None:
+    """A shell reads it as one curl command with a JSON body that holds texts."""
+    words = shlex.split(local_mesh.embedding_line("http://127.0.0.1:8000/v1", "minilm"))
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/embeddings"]
+    body = json.loads(words[-1])
+    assert (body["model"], len(body["input"])) == ("minilm", 2)
 
 
 def test_the_snippet_is_python() -> None:
