@@ -1,189 +1,41 @@
-"""From a conversation to token ids: chat template, tokenizer, and the wall between user text and control tokens.
+"""From a conversation to token ids, and the wall between the text of callers and the marks of the template.
 
-Text that callers supply can never become a control token. Where none of it spells one, the rendered text is
-encoded whole. Where some does, each such spelling is swapped before rendering for a placeholder made of
-noncharacters, and put back after rendering as a segment of its own that is encoded as ordinary text. Marks that
-the tokenizer knows as text only (such as </think>) are cut after their first character, so that the ids of the
-template's own mark cannot arise from it.
+What a caller writes never becomes a control token, nor the ids of a structural mark (marks.py), also where it does so
+only together with its neighbours: with the next message, with the template's own text, or after a filter of the
+template has trimmed it. And it changes nothing else: a conversation that spells no mark has the ids of its reference
+rendering, encoded whole; in one that does, every id outside those spellings is the reference's.
+
+How: the first and the last character of the marks ("<" and ">", mostly) are swapped in all text of callers for
+noncharacters that stand for them, the template is rendered, and they are swapped back. A mark in the result that has
+one of the swapped characters in it is not the template's alone: it is taken out, leaving a gap that splits the text as
+a control token would, and its own ids are put there, cut so that they are ordinary text.
+
+Not handled, because nobody can tell it from what the template means: a mark that a template composes around a
+caller's word ("<|" + name + "|>"). Templates that look for a mark in a caller's text (such as </think> in an
+assistant's) do not find it. Noncharacters of callers become U+FFFD where they are needed here.
+
+Cost: mostly the tokenizer's, which remembers the pieces between control tokens (docs/design/request-path.md).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import minijinja
-from fastokens import Tokenizer as FastTokenizer
-from tokenizers import Tokenizer as ReferenceTokenizer
+from inferway.errors import ApiError, invalid
 
-from inferway.errors import ApiError, Reason, invalid
+from .chat_template import RESERVED, ChatTemplate
+from .tokenizer import GAP, Tokenizer
 
-# Noncharacters: no text of a caller may contain them, so a placeholder cannot be forged.
-_START, _END = "\ufdd0", "\ufdd1"
-_NONCHARACTERS = re.compile("[\ufdd0\ufdd1]")
-_PLACEHOLDER = re.compile(f"{_START}(\\d+){_END}")
-_TAG = re.compile(r"[<\[]\S+[>\]]")
-_GENERATION_BLOCK = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
-
-# Steps of the template engine: a template that loops without end stops here.
-_TEMPLATE_FUEL = 50_000_000
-_SEGMENT_CACHE_BYTES = 64 << 20
-# Strings on which the fast tokenizer must agree with the reference before it serves.
-_SAMPLE = (
-    "Hello, world! It's 3.14159 o'clock.\n\n  def f(x):\n\treturn x**2  # squared\r\n",
-    "Größe über naïve façade, Ελληνικά, русский текст, עברית, العربية, हिन्दी",
-    "中文字符和日本語のテキスト、한국어 👩‍👩‍👧‍👦 🇩🇪 👍🏽 e\u0301 \u200b\ufeff",
-    "a" * 300 + " " * 40 + "0123456789" * 8 + "\x00\x07\x1b[0m",
-)
+assert RESERVED[-1] == GAP
 
 
-class _Encoder(Protocol):
-    def encode(self, text: str) -> list[int]: ...
+class Rendered(NamedTuple):
+    """Text in which each GAP stands for the next of the marks that callers have `spelled`."""
 
-
-class _Fast:
-    def __init__(self, tokenizer_json: str) -> None:
-        self._tokenizer = FastTokenizer.from_json_str(tokenizer_json)
-        self._tokenizer.enable_segment_cache(_SEGMENT_CACHE_BYTES)
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-
-class _Reference:
-    def __init__(self, tokenizer_json: str) -> None:
-        self._tokenizer = ReferenceTokenizer.from_str(tokenizer_json)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
-        return text
-
-    def frame(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer's post-processor puts before and after a text."""
-        framed = self._tokenizer.encode("a")
-        inner = [place for place, is_special in enumerate(framed.special_tokens_mask) if not is_special]
-        return framed.ids[: inner[0]], framed.ids[inner[-1] + 1 :]
-
-
-class Tokenizer:
-    """Token ids of trusted text, and of segments that callers wrote.
-
-    The fast tokenizer serves where it gives the ids of the reference on a fixed sample and on the model's own
-    added tokens; otherwise the reference does. `encode` may take milliseconds for long text and is safe to call
-    from threads.
-    """
-
-    # What the tokenizer itself puts before and after a text that is not rendered by a template, such as BOS.
-    prefix_ids: Sequence[int]
-    suffix_ids: Sequence[int]
-
-    def __init__(self, tokenizer_json: bytes) -> None:
-        text = tokenizer_json.decode()
-        reference = _Reference(text)
-        parsed = json.loads(text)
-        added = parsed.get("added_tokens", ())
-        self.prefix_ids, self.suffix_ids = reference.frame()
-        self.control_tokens = tuple(entry["content"] for entry in added if _is_control(entry))
-        self._reference = reference
-        self._encoder: _Encoder = _fast_if_equal(text, reference, [entry["content"] for entry in added])
-        # Spellings of control tokens, of which there are few.
-        self._as_text: dict[str, list[int]] = {}
-        parsed["added_tokens"] = []
-        parsed["post_processor"] = None
-        self._ordinary = _Reference(json.dumps(parsed))
-
-    @property
-    def is_fast(self) -> bool:
-        return isinstance(self._encoder, _Fast)
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of text in which control tokens are meant."""
-        return self._encoder.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, control tokens written out; those that the tokenizer does not know have none."""
-        return self._reference.decode(ids)
-
-    def encode_as_text(self, text: str) -> list[int]:
-        """Ids of text that spells a control token or a structural mark and must not become one."""
-        if text not in self._as_text:
-            self._as_text[text] = self._ordinary.encode(text[:1]) + self._ordinary.encode(text[1:])
-        return self._as_text[text]
-
-
-def _is_control(added_token: Mapping[str, Any]) -> bool:
-    """Flagged special, or shaped like a tag; other added tokens (runs of spaces, words) are ordinary text."""
-    return bool(added_token.get("special")) or _TAG.fullmatch(added_token["content"]) is not None
-
-
-def _fast_if_equal(tokenizer_json: str, reference: _Reference, added_tokens: Sequence[str]) -> _Encoder:
-    try:
-        fast = _Fast(tokenizer_json)
-        samples = (*_SAMPLE, "x" + " y ".join(added_tokens) + "\nz")
-        if all(fast.encode(text) == reference.encode(text) for text in samples):
-            return fast
-    except (ValueError, RuntimeError, NotImplementedError):
-        pass
-    return reference
-
-
-class ChatTemplate:
-    """A model's Jinja chat template. Sandboxed: it sees plain data and has no way out of the engine."""
-
-    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        """Raises minijinja.TemplateError for a template that does not parse."""
-        self._environment = minijinja.Environment(
-            trim_blocks=True, lstrip_blocks=True, pycompat=True, fuel=_TEMPLATE_FUEL, debug=False
-        )
-        self._environment.add_global("raise_exception", _refuse)
-        self._environment.add_filter("tojson", _to_json)
-        self._environment.add_template("chat", _GENERATION_BLOCK.sub("", source))
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self.uses_tools = "tools" in self._environment.undeclared_variables_in_template("chat")
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt's text, with the generation prompt at its end.
-
-        Raises ApiError (CONVERSATION_NOT_SUPPORTED) with the template's own sentence, never with its source.
-        """
-        context = {**(template_kwargs or {}), **self._tokens, "add_generation_prompt": True}
-        try:
-            return self._environment.render_template("chat", messages=messages, tools=tools, **context)
-        except TemplateRefusal as refusal:
-            message = str(refusal)
-        except minijinja.TemplateError as error:
-            message = f"The chat template of this model cannot render the conversation ({error.kind})."
-        except (TypeError, RecursionError):
-            message = "The chat template of this model cannot render the conversation."
-        raise ApiError(Reason.CONVERSATION_NOT_SUPPORTED, message, "messages")
-
-
-class TemplateRefusal(Exception):
-    """What a template says through raise_exception."""
-
-
-def _refuse(message: str) -> None:
-    raise TemplateRefusal(message)
-
-
-def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
-    """Templates expect plain JSON: not ASCII only, and without HTML escapes."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    text: str
+    spelled: Sequence[str] = ()
 
 
 class PromptBuilder:
@@ -192,10 +44,12 @@ class PromptBuilder:
     def __init__(
         self, template: ChatTemplate | None, tokenizer: Tokenizer, structural_marks: Sequence[str] = ()
     ) -> None:
+        """`structural_marks`: those that the worker names beside the template's own. Raises ValueError."""
         self._template = template
         self._tokenizer = tokenizer
-        marks = sorted({*tokenizer.control_tokens, *structural_marks}, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, marks))) if marks else None
+        own = template.marks if template is not None else ()
+        normalized = tokenizer.normalized if tokenizer.normalizes_control_tokens else None
+        self._wall = _Wall({*tokenizer.control_tokens, *structural_marks, *own}, normalized)
 
     @property
     def takes_chat(self) -> bool:
@@ -206,9 +60,11 @@ class PromptBuilder:
         return self._template is not None and self._template.uses_tools
 
     def build_text(self, text: str, *, framed: bool = True) -> list[int]:
-        """Token ids of a text that no template renders; `framed` by what the tokenizer puts around it, such as BOS."""
-        spelled: list[str] = []
-        inner = self._encode(self._disarm(text, spelled), spelled)
+        """Token ids of a text that no template renders; `framed` by what the tokenizer puts around it, such as BOS.
+
+        All of it is a caller's: a control token that it spells is text. Who means control tokens sends ids.
+        """
+        inner = self.encode(self._wall.take_out(self._wall.swapped(text)))
         if not framed:
             return inner
         return [*self._tokenizer.prefix_ids, *inner, *self._tokenizer.suffix_ids]
@@ -224,45 +80,121 @@ class PromptBuilder:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of the conversation; the model takes some. Raises ApiError (400)."""
+        return self.encode(self.render(messages, tools=tools, template_kwargs=template_kwargs))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Rendered:
+        """The first half of `build`."""
         assert self._template is not None
-        spelled: list[str] = []
+        swapped = self._wall.swapped
         try:
-            safe_messages = [self._disarm(message, spelled) for message in messages]
-            safe_tools = self._disarm(tools, spelled)
-            safe_kwargs = self._disarm(template_kwargs, spelled)
+            messages, tools, template_kwargs = swapped(messages), swapped(tools), swapped(template_kwargs)
         except RecursionError:
             raise invalid(None, "The body is nested too deeply.") from None
-        text = self._template.render(safe_messages, tools=safe_tools, template_kwargs=safe_kwargs)
-        return self._encode(text, spelled)
+        try:
+            text = self._template.render(messages, tools=tools, template_kwargs=template_kwargs)
+        except ApiError as error:
+            error.message = self._wall.restored(error.message)
+            raise
+        return self._wall.take_out(text)
 
-    def _encode(self, text: str, spelled: Sequence[str]) -> list[int]:
-        """Ids of text in which placeholders stand for what is `spelled`."""
-        if not spelled:
-            return self._tokenizer.encode(text)
-        ids: list[int] = []
-        # Odd pieces are the numbers of placeholders.
-        for position, piece in enumerate(_PLACEHOLDER.split(text)):
-            if position % 2:
-                ids += self._tokenizer.encode_as_text(spelled[int(piece)])
-            elif piece:
-                ids += self._tokenizer.encode(piece)
-        return ids
+    def encode(self, rendered: Rendered) -> list[int]:
+        """The second half of `build`; for long texts it takes milliseconds, in which other threads run."""
+        text, spelled = rendered
+        return self._tokenizer.encode_with(text, spelled) if spelled else self._tokenizer.encode(text)
 
-    def _disarm(self, value: Any, spelled: list[str]) -> Any:
-        """A copy of plain data in which every spelling of a control token is a placeholder."""
+
+class _Wall:
+    """Swaps the characters of marks in the text of callers, and finds what they spell. See the module's docstring."""
+
+    def __init__(self, marks: Iterable[str], normalized: Callable[[str], str] | None) -> None:
+        """`normalized` is given where a text is normalized before control tokens are looked for in it.
+
+        Raises ValueError when the marks begin and end with too many different characters.
+        """
+        self._normalized = normalized
+        ordered = sorted(filter(None, marks), key=len, reverse=True)
+        # One for each first character, for which a text is searched at the speed of memory.
+        self._marks = [
+            re.compile("|".join(re.escape(mark) for mark in ordered if mark[0] == first))
+            for first in sorted({mark[0] for mark in ordered})
+        ]
+        # Marks without any punctuation are swapped only where they are spelled whole.
+        guarded = {mark: [character for character in mark if _may_stand_in(character)] for mark in ordered}
+        characters = sorted({side for found in guarded.values() for side in (*found[:1], *found[-1:])})
+        words = [mark for mark, found in guarded.items() if not found]
+        if len(characters) + len(words) >= len(RESERVED):
+            raise ValueError("the structural marks of the model begin and end with too many different characters")
+        # No character of a name is swapped.
+        self._spares_names = not words
+        stand_ins = iter(RESERVED)
+        self._swaps = [(character, next(stand_ins)) for character in characters]
+        self._swaps += [(word, next(stand_ins) + word[1:]) for word in words]
+        self._back = [(stand_in[0], what[0]) for what, stand_in in self._swaps]
+        reserved = [stand_in for stand_in, _ in self._back]
+        self._forged = re.compile("[" + "".join(map(re.escape, reserved)) + GAP + "]")
+        self._stand_in = re.compile("[" + "".join(map(re.escape, reserved)) + "]") if reserved else re.compile(r"(?!)")
+
+    def swapped(self, value: Any) -> Any:
+        """A copy of plain data with the characters of marks swapped. May raise RecursionError."""
         if isinstance(value, str):
-            if _NONCHARACTERS.search(value):
-                value = _NONCHARACTERS.sub("\ufffd", value)
-            if self._control is None:
-                return value
-            return self._control.sub(lambda match: _placeholder(match.group(), spelled), value)
+            if not value.isascii() and self._forged.search(value):
+                value = self._forged.sub("\ufffd", value)
+            if self._normalized is not None:
+                seen = self._normalized(value)
+                value = seen if any(marks.search(seen) for marks in self._marks) else value
+            for what, stand_in in self._swaps:
+                if what in value:
+                    value = value.replace(what, stand_in)
+            return value
         if isinstance(value, Mapping):
-            return {self._disarm(key, spelled): self._disarm(item, spelled) for key, item in value.items()}
+            return {
+                key if self._spares_names and key.isidentifier() else self.swapped(key): (
+                    item if key == "role" and item in _ROLES else self.swapped(item)
+                )
+                for key, item in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self._disarm(item, spelled) for item in value]
+            return [self.swapped(item) for item in value]
         return value
 
+    def restored(self, text: str) -> str:
+        if not text.isascii():
+            for stand_in, character in self._back:
+                text = text.replace(stand_in, character)
+        return text
 
-def _placeholder(text: str, spelled: list[str]) -> str:
-    spelled.append(text)
-    return f"{_START}{len(spelled) - 1}{_END}"
+    def take_out(self, swapped: str) -> Rendered:
+        """The text that callers and template meant, with a GAP for each mark that callers had a part in."""
+        text = self.restored(swapped)
+        if text == swapped:
+            return Rendered(text)
+        pieces: list[str] = []
+        spelled: list[str] = []
+        at = 0
+        matched = 0
+        found = (match for marks in self._marks for match in marks.finditer(text))
+        for match in sorted(found, key=lambda match: match.start()):
+            if match.start() < matched:
+                continue  # inside another
+            matched = match.end()
+            if self._stand_in.search(swapped, match.start(), match.end()):
+                pieces.append(text[at : match.start()])
+                spelled.append(match.group())
+                at = match.end()
+        pieces.append(text[at:])
+        return Rendered(GAP.join(pieces), spelled)
+
+
+# Which templates compare with; one that is a control token all the same is the template's to write.
+_ROLES = ("system", "user", "assistant", "tool", "function")
+
+
+def _may_stand_in(character: str) -> bool:
+    """Whether templates do not look for this character, as they do for letters, quotes and white space."""
+    return not (character.isalnum() or character.isspace() or character in "_\"'\\")

@@ -67,3 +67,32 @@ async def test_bad_requests_name_the_field(
     """As everywhere."""
     answer = await installation.send(f"POST {path}", body=body)
     assert (answer.status, answer.error["param"]) == (status, param)
+
+
+async def test_a_prompt_that_spells_control_tokens_is_text(installation: Installation) -> None:
+    """One BOS, the tokenizer's own; who means control tokens sends ids, which are taken as they are."""
+    text = "<|begin_of_text|>Hi<|eot_id|>"
+    body: dict[str, Any] = {"model": "m-llama3", "prompt": text}
+    tokens = (await installation.send("POST /tokenize", body=body)).json["tokens"]
+    answer = await installation.send("POST /v1/completions", body={**body, "max_tokens": 1})
+    (line,) = installation.engine_saw(answer.headers["x-request-id"])
+    assert line["token_ids"] == tokens
+    assert tokens.count(tokens[0]) == 1
+    back = await installation.send("POST /detokenize", body={"model": "m-llama3", "tokens": tokens})
+    assert back.json == {"prompt": "<|begin_of_text|>" + text}
+
+    ids = [tokens[0], tokens[0], *tokens[-3:]]
+    answer = await installation.send("POST /v1/completions", body={**body, "prompt": ids, "max_tokens": 1})
+    (line,) = installation.engine_saw(answer.headers["x-request-id"])
+    assert line["token_ids"] == ids
+
+
+async def test_a_long_prompt_reaches_the_engine_as_it_was_tokenized(installation: Installation) -> None:
+    """Long bodies are worked on beside the event loop; every choice gets all of their ids."""
+    messages = [{"role": "user", "content": "".join(f"line {number}: <b>&amp;</b>\n" for number in range(8_000))}]
+    body: dict[str, Any] = {"model": "m-text", "messages": messages}
+    tokens = (await installation.send("POST /tokenize", body=body)).json["tokens"]
+    answer = await installation.send(CHAT, body={**body, "max_tokens": 1, "n": 2})
+    lines = installation.engine_saw(answer.headers["x-request-id"])
+    assert [line["token_ids"] for line in lines] == [tokens, tokens]
+    assert answer.usage["prompt_tokens"] == len(tokens) > 50_000
