@@ -10,6 +10,10 @@ from .app import Gateway
 from .config import Config
 from .parent import Parent
 
+# How long a thread may keep the interpreter while others wait for it. Long prompts are tokenized beside the event loop,
+# which at Python's own 5 ms would be late for everybody's tokens.
+_SWITCH_INTERVAL_S = 0.0005
+
 
 def build(config: Config) -> service.App:
     is_parent = config.processes > 1 and config.listen_fd is None
@@ -17,5 +21,6 @@ def build(config: Config) -> service.App:
 
 
 if __name__ == "__main__":
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # The internal token is not what callers authenticate with.
-    sys.exit(service.main("gateway", Config, build, listeners=("listen",), callers_have_token=False))
+    sys.exit(service.main("gateway", Config, build, listeners=("listen",), authenticates=lambda it: bool(it.tenants)))

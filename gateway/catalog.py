@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 
 import grpc
@@ -21,8 +22,11 @@ import minijinja
 from inferway import logs
 from inferway.errors import ApiError, Reason
 
-from .core.prompt import ChatTemplate, PromptBuilder, Tokenizer
+from .core.chat_template import ChatTemplate
+from .core.naming import Naming, pick
+from .core.prompt import PromptBuilder
 from .core.reasoning import SPLITTERS
+from .core.tokenizer import Tokenizer
 from .worker_sessions import ModelDescription, WorkerSession
 
 log = logging.getLogger(__name__)
@@ -54,9 +58,15 @@ class ServedModel:
 class Catalog:
     """Owned by one task, `run`; read by every request."""
 
-    def __init__(self, executor: Executor, connected: Callable[[], Iterable[WorkerSession]]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        connected: Callable[[], Iterable[WorkerSession]],
+        naming: Callable[[], Naming],
+    ) -> None:
         self._executor = executor
         self._connected = connected
+        self._naming = naming
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, str] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
@@ -68,20 +78,38 @@ class Catalog:
         """Look at the sessions again: one of them has connected or broken."""
         self._changed.set()
 
+    def real_name(self, name: str, key: str) -> str:
+        """The model that a public name or alias stands for; a name that nobody knows stands for itself.
+
+        Where an alias has several models, `key` decides among those that are served now.
+        """
+        targets = self._naming().targets(name)
+        if len(targets) > 1:
+            served = {one for session in self._connected() for one in session.models}
+            name = pick(targets, {one for one in targets if self._names.get(one, one) in served}, key)
+        else:
+            (name,) = targets
+        return self._names.get(name, name)
+
     def find(self, name: str) -> ServedModel:
-        """The model of a public name or alias. Raises ApiError (MODEL_NOT_FOUND, MODEL_NOT_READY)."""
-        model = self._models.get(self._names.get(name, ""))
+        """The model of a real name. Raises ApiError (MODEL_NOT_FOUND, MODEL_NOT_READY)."""
+        model = self._models.get(name)
         if model is not None:
             return model
-        if name in self._names or not self._models:
+        if name in self._names or name in self._naming().known or not self._models:
             raise ApiError(
                 Reason.MODEL_NOT_READY, f"The model '{name[:200]}' is not ready yet.", "model", retry_after_s=1.0
             )
         raise ApiError(Reason.MODEL_NOT_FOUND, f"The model '{name[:200]}' does not exist.", "model")
 
-    def knows(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         """Whether this is the name of a model that has been ready: what may become a metric label."""
         return name in self._models
+
+    def known(self, names: Iterable[str]) -> list[ServedModel]:
+        """Those of some models, by name or worker's alias, that have been ready."""
+        real_names = (self._names.get(name, name) for name in names)
+        return [self._models[name] for name in real_names if name in self._models]
 
     def all(self) -> list[ServedModel]:
         return sorted(self._models.values(), key=lambda model: model.name)
@@ -167,6 +195,9 @@ class Catalog:
         template = None
         if description.chat_template:
             template = ChatTemplate(
-                description.chat_template, bos_token=description.bos_token, eos_token=description.eos_token
+                description.chat_template,
+                bos_token=description.bos_token,
+                eos_token=description.eos_token,
+                now=lambda: datetime.now(UTC),
             )
         return PromptBuilder(template, tokenizer, description.structural_marks)

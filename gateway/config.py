@@ -26,6 +26,9 @@ class Config:
     )
     insecure: bool = option(False, "accept anyone who can connect, also off loopback")
 
+    models: str = option("", "file of model names, aliases and limits; re-read on change (docs/models-and-tenants.md)")
+    tenants: str = option("", "file of tenants and their keys; without one everybody is let in; re-read on change")
+
     max_body_bytes: int = option(16 << 20, "largest request body", unit="bytes", minimum=1)
     body_timeout_s: float = option(30.0, "a body must arrive within this time", unit="s", minimum=0.1)
     max_header_bytes: int = option(16 << 10, "largest header line", unit="bytes", minimum=1024)
@@ -41,7 +44,9 @@ class Config:
         10.0, "a request waits this long for a worker", unit="s", minimum=0.001, maximum=3600
     )
     request_deadline_s: float = option(600.0, "a request ends after this time", unit="s", minimum=0.1)
-    heartbeat_s: float = option(15.0, "silence after which a stream gets a comment", unit="s", minimum=0.1)
+    heartbeat_s: float = option(
+        15.0, "silence after which a stream gets a comment, never sooner than 0.5 s", unit="s", minimum=0.1
+    )
     stall_s: float = option(
         30.0, "a worker silent for this long, beyond its expected prefill, is lost", unit="s", minimum=0.1
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from inferway.metrics import GAP_BUCKETS, LATENCY_BUCKETS, Registry
 
 OTHER = "other"
@@ -31,11 +33,16 @@ class Metrics:
         self.tokens = counter("tokens", "Tokens by kind.", "model", "kind")
         self.retries = counter("retries", "Requests sent to a further worker.", "reason")
         self.fallback_dispatches = counter("fallback_dispatches", "Requests dispatched without a router.")
+        self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
         self.sessions = gauge("worker_sessions", "Workers with an open session.")
         self.routers = gauge("routers_connected", "Routers with an open stream.")
         self.loop_lag = histogram(
             "event_loop_lag_seconds", "How late a timer of the event loop fired.", buckets=GAP_BUCKETS
         )
+
+    def settings_file(self, file: str) -> Callable[[bool], None]:
+        """What counts the versions of a file of settings, whether they are in force or were refused."""
+        return lambda taken: self._settings.labels(file, "loaded" if taken else "refused").inc()
 
     def flush(self) -> None:
         self.inter_token_latency.flush()

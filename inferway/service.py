@@ -70,17 +70,18 @@ def main(
     build: Callable[[C], App],
     *,
     listeners: Sequence[str],
-    callers_have_token: bool = True,
+    authenticates: Callable[[C], bool] | None = None,
 ) -> int:
     """Configure the process and run it; returns its exit status.
 
-    `listeners` are the options that hold addresses; off loopback they are refused unless callers are authenticated,
-    which `callers_have_token` says of the internal token.
+    `listeners` are the options that hold addresses; off loopback they are refused unless callers are authenticated:
+    by the internal token, or by whatever `authenticates` says.
     """
     config = load_or_exit(config_class, service, os.environ, sys.argv[1:])
     logs.setup(service, config.log_level)
     try:
-        authenticated = _has_token(config) and callers_have_token
+        has_token = _has_token(config)
+        authenticated = has_token if authenticates is None else authenticates(config)
         for name in listeners:
             refusal = check_exposure(getattr(config, name), authenticated=authenticated, insecure=config.insecure)
             if refusal is not None:

@@ -49,14 +49,18 @@ class Answer:
     created: int
     model: str
     system_fingerprint: str
+    # In which the request was served; "": the shape of the answer has no place for it. Last chunks say it.
+    service_tier: str = ""
 
-    def head(self, kind: str) -> dict[str, Any]:
+    def head(self, kind: str, *, with_tier: bool = True) -> dict[str, Any]:
+        tier = {"service_tier": self.service_tier} if self.service_tier and with_tier else {}
         return {
             "id": self.id,
             "object": kind,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
+            **tier,
         }
 
 
@@ -68,14 +72,13 @@ class ChunkEncoder:
 
     def __init__(self, answer: Answer, *, n: int = 1, include_usage: bool = False) -> None:
         # The object is left open: what follows is `,"choices":...}`.
-        self._head = b"data: " + _encode(answer.head("chat.completion.chunk"))[:-1]
+        kind = "chat.completion.chunk"
+        self._head = b"data: " + _encode(answer.head(kind))[:-1]
+        self._token_head = b"data: " + _encode(answer.head(kind, with_tier=False))[:-1]
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._opened = [self._open_choice(index) for index in range(n)]
+        self._opened = [_open_choice(self._token_head, index) for index in range(n)]
         self._content = [opened + b'{"content":' for opened in self._opened]
         self._content_tail = b'},"logprobs":null,"finish_reason":null}]' + self._tail
-
-    def _open_choice(self, index: int) -> bytes:
-        return b'%b,"choices":[{"index":%d,"delta":' % (self._head, index)
 
     def opening(self, index: int) -> bytes:
         """The first chunk of a choice: its role."""
@@ -94,10 +97,15 @@ class ChunkEncoder:
         return b'},"logprobs":%b,"finish_reason":null}]%b' % (logprobs, _end(self._tail, usage))
 
     def finish(self, index: int, reason: FinishReason) -> bytes:
-        return b'%b{},"logprobs":null,"finish_reason":"%b"}]%b' % (self._opened[index], reason.encode(), self._tail)
+        opened = _open_choice(self._head, index)
+        return b'%b{},"logprobs":null,"finish_reason":"%b"}]%b' % (opened, reason.encode(), self._tail)
 
     def usage(self, usage: Usage) -> bytes:
         return b'%b,"choices":[],"usage":%b}\n\n' % (self._head, _encode(usage.as_json()))
+
+
+def _open_choice(head: bytes, index: int) -> bytes:
+    return b'%b,"choices":[{"index":%d,"delta":' % (head, index)
 
 
 class CompletionEncoder:

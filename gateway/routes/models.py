@@ -1,44 +1,75 @@
-"""GET /v1/models, and one of them."""
+"""GET /v1/models, and one of them: those that the caller's key may use."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 
-from ..catalog import Catalog, ServedModel
+from ..catalog import ServedModel
+from ..core.naming import Naming
 from ..middleware import Exchange, Handler
+from .generate import Inference
 
 ONE_MODEL = "/v1/models/"
 
 
-def make_list_models(catalog: Catalog) -> Handler:
-    async def list_models(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
-        body = msgspec.json.encode({"object": "list", "data": [_model(model) for model in catalog.all()]})
-        return web.Response(body=body, content_type="application/json")
+def make_list_models(inference: Inference) -> Handler:
+    """Models by their names, then the aliases of the configuration by theirs."""
+
+    async def list_models(_request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        naming, catalog, caller = inference.naming(), inference.catalog, exchange.caller
+        entries = [
+            _entry(naming, model.name, [model])
+            for model in catalog.all()
+            if model.name not in naming.aliases and caller.may_use(model.name, *model.description.aliases)
+        ]
+        for alias, targets in naming.aliases.items():
+            models = catalog.known(targets)
+            if models and caller.may_use(alias, *targets):
+                entries.append(_entry(naming, alias, models))
+        return _answer({"object": "list", "data": entries})
 
     return list_models
 
 
-def make_one_model(catalog: Catalog) -> Handler:
+def make_one_model(inference: Inference) -> Handler:
     """By name or alias, which is the rest of the path."""
 
-    async def one_model(request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
-        body = msgspec.json.encode(_model(catalog.find(request.path.removeprefix(ONE_MODEL))))
-        return web.Response(body=body, content_type="application/json")
+    async def one_model(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        naming, catalog = inference.naming(), inference.catalog
+        name = request.path.removeprefix(ONE_MODEL)
+        model, _ = inference.find(exchange, name)
+        if name not in naming.aliases:
+            return _answer(_entry(naming, model.name, [model]))
+        return _answer(_entry(naming, name, catalog.known(naming.aliases[name])))
 
     return one_model
 
 
-def _model(model: ServedModel) -> dict[str, object]:
-    description = model.description
+def _entry(naming: Naming, name: str, models: Sequence[ServedModel]) -> dict[str, object]:
+    """A model, or an alias with the models that it stands for: then what all of them have in common."""
+    descriptions = [model.description for model in models]
+    first = descriptions[0]
+    digests = {description.tokenizer_digest for description in descriptions}
+    announced = naming.retiring_names.get(name)
+    sunset = announced.sunset if announced is not None else None
     return {
-        "id": description.name,
+        "id": name,
         "object": "model",
-        "created": description.created,
+        "created": first.created,
         "owned_by": "inferway",
+        "shutdown_date": sunset.isoformat() if sunset is not None else None,
         # Beyond OpenAI's fields.
-        "parent": description.parent or None,
-        "aliases": list(description.aliases),
-        "max_model_len": description.context_length,
-        "tokenizer_digest": description.tokenizer_digest,
+        "parent": first.parent or None,
+        "aliases": list(first.aliases) if name == first.name else [],
+        "alias_of": [] if name == first.name else [description.name for description in descriptions],
+        "max_model_len": min(description.context_length for description in descriptions),
+        "tokenizer_digest": digests.pop() if len(digests) == 1 else None,
+        "capabilities": sorted(frozenset.intersection(*(one.capabilities for one in descriptions))),
     }
+
+
+def _answer(value: dict[str, object]) -> web.StreamResponse:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -19,7 +19,7 @@ from inferway.errors import ApiError, Reason, invalid
 from ...engine import Adapter, EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
 from .batch import Batch, Job
 from .lexicon import Interned, Lexicon
-from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model
+from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model, family_of
 from .play import Part, Play, planned_tokens
 from .record import Recorder
 from .script import Scripts, read_scripts
@@ -42,6 +42,7 @@ class ScriptedEngine(Engine):
         *,
         scripts_path: str | None = None,
         capabilities: Mapping[str, str] | None = None,
+        models: Sequence[str] = (),
         name: str = "",
         record_path: str | None = None,
         record_steps: bool = False,
@@ -52,7 +53,11 @@ class ScriptedEngine(Engine):
         max_running: int = 256,
         max_waiting: int = 1024,
     ) -> None:
-        """`name` is what `worker:` items of a script mean; `capabilities` are those of `--capability`."""
+        """`name` is what `worker:` items of a script mean; `capabilities` are those of `--capability`.
+
+        `models` are names of models to serve; without any, it serves one of each family.
+        """
+        self._models = tuple(models) or tuple(FAMILIES)
         self._scripts_path = scripts_path
         self._capabilities = dict(capabilities or {})
         self._name = name
@@ -87,7 +92,7 @@ class ScriptedEngine(Engine):
         self._on_step = on_step
         context_length, reported = _report(self._capabilities, self._context_length)
         models = await asyncio.to_thread(self._build, context_length, reported)
-        self._lexicons = {model.name: Lexicon(model, FAMILIES[model.name], self._interned) for model in models}
+        self._lexicons = {model.name: Lexicon(model, family_of(model.name), self._interned) for model in models}
         if self._record_path is not None:
             self._recorder = Recorder(self._record_path, self._name)
         return EngineInfo(
@@ -103,7 +108,7 @@ class ScriptedEngine(Engine):
     def generate(self, request: GenerateRequest) -> None:
         if request.adapter and Adapter(request.model, request.adapter) not in self._adapters:
             raise _no_such_adapter(request.adapter)
-        limit_tokens = request.sampling.max_tokens or self._context_length
+        limit_tokens = self._context_length if request.sampling.max_tokens is None else request.sampling.max_tokens
         kv_room = self._batch.kv_tokens - len(request.prompt_token_ids)
         if kv_room < 1:
             raise ApiError(
@@ -149,7 +154,7 @@ class ScriptedEngine(Engine):
 
     async def embed(self, request: EmbedRequest) -> Sequence[float]:
         """The script's embedding, or one that is made of the ids; dimensions are the first ones."""
-        if not FAMILIES[request.model].is_embedding:
+        if not family_of(request.model).is_embedding:
             return await super().embed(request)
         lexicon = self._lexicons[request.model]
         if self._recorder is not None:
@@ -212,7 +217,7 @@ class ScriptedEngine(Engine):
                 capabilities=capabilities,
                 token_bytes=self._interned.bytes_of,
             )
-            for name in FAMILIES
+            for name in self._models
         ]
 
     def _schedule(self) -> None:

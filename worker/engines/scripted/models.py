@@ -210,11 +210,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def family_of(name: str) -> Family:
+    """That of a model by its own name; every other name is that of one more plain model."""
+    return FAMILIES.get(name, FAMILIES["m-text"])
+
+
 def build_model(
     name: str, *, context_length: int, capabilities: Sequence[str], token_bytes: Callable[[int], bytes] | None = None
 ) -> ModelInfo:
     """`token_bytes` knows the tokens that scripts invent."""
-    family = FAMILIES[name]
+    family = family_of(name)
     merges = 600 if family.is_second_vocabulary else 1200
     document = tokenizer_json(
         flagged=family.flagged,
