@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferway.errors import invalid
-from inferway.sampling import Range, check_range
+from inferway.sampling import COMPLETION_LOGPROBS, PROMPT_ONLY, Range, check_range
 
-from .body import convert, decode_object, header_names, unsupported, without_effect
+from .body import convert, decode_object, sent
+from .fields import COMPLETION, COMPLETION_MAX_TOKENS, MAX_CHOICES, MAX_PROMPTS
 from .generation_fields import (
-    HARMLESS,
-    REFUSED,
     GenerationBody,
     GenerationRequest,
     common_fields,
@@ -20,62 +19,64 @@ from .generation_fields import (
     texts_or_ids,
 )
 
-# OpenAI's own, unlike that of chat.
-DEFAULT_MAX_TOKENS = 16
 
-
-class _CompletionBody(GenerationBody, kw_only=True):
+class CompletionBody(GenerationBody, kw_only=True):
     prompt: str | list[Any]
     echo: bool | None = None
     best_of: int | None = None
     logprobs: int | None = None
 
 
-_REFUSED = (*REFUSED, "suffix")
-_KNOWN = frozenset(_CompletionBody.__struct_fields__) | HARMLESS | frozenset(_REFUSED)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest(GenerationRequest):
-    """Choice `index` answers prompt `index // n`."""
+    """Candidate `index` answers prompt `index // n`."""
 
     # Text, or token ids that are used as they are.
     prompts: Sequence[str | list[int]]
     echo: bool = False
+    # How many of each prompt's n candidates the answer has, the likeliest ones; None: all.
+    keep: int | None = None
+    shows_logprobs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionLimits:
-    """Bounds that configuration sets."""
-
-    max_prompts: int = 128
-    max_choices: int = 16
-
-
-def parse_completion(body: bytes, limits: CompletionLimits) -> CompletionRequest:
-    """Check the body of POST /v1/completions. Raises ApiError (400)."""
-    raw = prepared(decode_object(body), _REFUSED)
-    completion = convert(raw, _CompletionBody, required=("model", "prompt"))
+def parse_completion(body: bytes) -> CompletionRequest:
+    """Check the body of POST /v1/completions but for limits that are configured. Raises ApiError (400)."""
+    raw = decode_object(body)
+    ignored = COMPLETION.screen(raw)
+    completion = convert(prepared(raw), CompletionBody, required=("model", "prompt"))
     if not completion.prompt and isinstance(completion.prompt, list):
         raise invalid("prompt", "'prompt' must not be an empty list.")
-    prompts = texts_or_ids(completion.prompt, "prompt", most=limits.max_prompts)
-    _check_best_of(completion)
-    check_range("logprobs", completion.logprobs, Range(0, 5))
-    max_tokens = DEFAULT_MAX_TOKENS if completion.max_tokens is None else completion.max_tokens
+    prompts = texts_or_ids(completion.prompt, "prompt", most=MAX_PROMPTS)
+    candidates, keep = _best_of(completion)
+    check_range("logprobs", completion.logprobs, COMPLETION_LOGPROBS)
+    max_tokens = COMPLETION_MAX_TOKENS if completion.max_tokens is None else completion.max_tokens
+    if max_tokens == PROMPT_ONLY and completion.echo:
+        # Within its range only here: whoever sees the prompt need not ask for more.
+        completion.max_tokens = None
     return CompletionRequest(
-        **common_fields(completion, max_choices=limits.max_choices, max_tokens=max_tokens),
+        **{**common_fields(completion, max_tokens=max_tokens), "n": candidates},
         prompts=prompts,
         echo=bool(completion.echo),
-        logprobs=completion.logprobs,
+        keep=keep,
+        shows_logprobs=completion.logprobs is not None,
+        # The best candidates are known by their log-probabilities.
+        logprobs=0 if keep is not None and completion.logprobs is None else completion.logprobs,
+        choices_field="n" if keep is None else "best_of",
         prompt_logprobs=bool(completion.echo) and completion.logprobs is not None,
-        ignored=header_names(without_effect(raw, HARMLESS, _KNOWN)),
+        ignored=ignored,
+        fields=sent(raw),
+        sticky_key=completion.user or "",
     )
 
 
-def _check_best_of(completion: _CompletionBody) -> None:
-    best_of, n = completion.best_of, completion.n or 1
+def _best_of(completion: CompletionBody) -> tuple[int, int | None]:
+    """How many candidates each prompt gets, and how many of them are kept."""
+    best_of, n = completion.best_of, 1 if completion.n is None else completion.n
+    check_range("best_of", best_of, Range(1, MAX_CHOICES))
     if best_of is None or best_of == n:
-        return
+        return n, None
     if best_of < n:
         raise invalid("best_of", f"'best_of' must be at least 'n' ({n}), got {best_of}.")
-    raise unsupported("best_of", f"'best_of' above 'n' ({n}) is not supported, got {best_of}.")
+    if completion.stream:
+        raise invalid("best_of", f"'best_of' ({best_of}) above 'n' ({n}) cannot be streamed: the best is known last.")
+    return best_of, n

@@ -20,6 +20,7 @@ class Installation:
 
     def __init__(self, mesh: Mesh, record_file: Path | None = None) -> None:
         self.mesh = mesh
+        self.record_file = record_file
         self._record = JsonLines(record_file) if record_file is not None else None
 
     @property

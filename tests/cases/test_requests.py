@@ -151,7 +151,7 @@ async def test_harmless_extras(case: Any, installation: Installation) -> None:
     answer = await run(case, installation)
     assert answer.status == 200, answer.body
     named = answer.headers["x-inferway-ignored"].split(", ")
-    assert {"store", "metadata", "service_tier", "user", "x_trace", "messages[].metadata"} <= set(named)
+    assert {"store", "metadata", "user", "x_trace", "messages[].metadata"} <= set(named)
     assert "_id" not in installation.engine_saw("VAL-15.1")[0]["prompt"]
     for field, value in {"modalities": ["text", "audio"], "web_search_options": {}, "audio": {"voice": "x"}}.items():
         refused = await run(case, installation, **{field: value})

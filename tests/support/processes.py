@@ -116,8 +116,8 @@ class Process:
 class Mesh:
     """Workers, a router and a gateway, as one installation. Everything is a real process on loopback.
 
-    `worker_python` is the interpreter of the workers, whose engine may need an environment of its own;
-    `start_timeout_s` is how long they may take to load their models.
+    `python` is the interpreter of all of it, `worker_python` that of the workers, whose engine may need an environment
+    of its own; `start_timeout_s` is how long they may take to load their models.
     """
 
     def __init__(
@@ -127,11 +127,13 @@ class Mesh:
         router_args: Sequence[str] = (),
         gateway_args: Sequence[str] = (),
         with_router: bool = True,
-        worker_python: str | Path = sys.executable,
+        python: str | Path = sys.executable,
+        worker_python: str | Path | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self._worker_args = workers
-        self._worker_python = worker_python
+        self._python = python
+        self._worker_python = worker_python or python
         self._start_timeout_s = start_timeout_s
         self._router_args = router_args
         self._gateway_args = gateway_args
@@ -156,7 +158,7 @@ class Mesh:
         if self._with_router:
             self.router = self._start_router("127.0.0.1:0")
             flags = ["--routers", self.router.address]
-        self.gateway = Process("gateway", "--listen", "127.0.0.1:0", *flags, *self._gateway_args)
+        self.gateway = Process("gateway", "--listen", "127.0.0.1:0", *flags, *self._gateway_args, python=self._python)
         self.wait_ready()
 
     def _worker_addresses(self) -> str:
@@ -164,7 +166,7 @@ class Mesh:
 
     def _start_router(self, listen: str) -> Process:
         flags = ("--listen", listen, "--ops-listen", "127.0.0.1:0", "--workers", self._worker_addresses())
-        return Process("router", *flags, *self._router_args)
+        return Process("router", *flags, *self._router_args, python=self._python)
 
     def start_worker_again(self, index: int) -> Process:
         """Follow a worker that was killed: the same flags, the same address."""

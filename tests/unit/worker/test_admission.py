@@ -18,7 +18,7 @@ def request(**changes: Any) -> GenerateRequest:
     return GenerateRequest(**{**fields, **changes})
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(None, 98), (1, 1), (98, 98), (99, 98), (10_000, 98)])
+@pytest.mark.parametrize(("asked", "granted"), [(None, 98), (0, 0), (1, 1), (98, 98), (99, 98), (10_000, 98)])
 def test_max_tokens_is_what_the_context_leaves_at_most(asked: int | None, granted: int) -> None:
     """Without a limit, or with a larger one, a choice may fill the context and no more."""
     assert check(request(sampling=Sampling(max_tokens=asked)), [], MODEL).max_tokens == granted
@@ -39,6 +39,7 @@ def test_values_at_their_bounds_are_taken() -> None:
         ({"priority": 10}, [], Reason.INVALID_REQUEST, "priority", "got 10"),
         ({}, ["a"] * 5, Reason.INVALID_REQUEST, "stop", "got 5"),
         ({}, ["a", "b" * 65], Reason.INVALID_REQUEST, "stop[1]", "got 65"),
+        ({"sampling": Sampling(max_tokens=-1)}, [], Reason.INVALID_REQUEST, "max_tokens", "got -1"),
         ({"sampling": Sampling(top_p=0)}, [], Reason.INVALID_REQUEST, "top_p", "above 0"),
         ({"sampling": Sampling(temperature=float("nan"))}, [], Reason.INVALID_REQUEST, "temperature", "nan"),
         ({"sampling": Sampling(top_k=-1)}, [], Reason.INVALID_REQUEST, "top_k", "between 0 and"),

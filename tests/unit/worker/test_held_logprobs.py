@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.core.choice import Choice, Delta
+from worker.core.choice import Choice, Delta, Usage
 from worker.core.detokenize import TokenTable
 from worker.core.outbox import Outbox
 from worker.core.stop import StopStrings
@@ -71,6 +71,16 @@ def test_any_split_gives_the_same_scores(steps: list[list[int]], stop: str) -> N
         told += b"".join(one.token for one in delta.logprobs)
         if delta.finish_reason is None:
             assert len(told.decode("utf-8", "ignore")) <= len(shown)
+
+
+def test_a_prompt_without_a_completion_is_told_in_one_delta() -> None:
+    """The only output of a choice that was asked for no token has the prompt's scores, its counts and the end."""
+    choice = Choice(TABLE, 2, logprobs=True)
+    output = Output(1, (), FinishReason.LENGTH, cached_tokens=0, prompt_logprobs=[TokenLogprob(0, None), score(1)])
+    delta = choice.feed(output)
+    assert delta is not None
+    assert (delta.text, delta.logprobs, delta.usage) == ("", [], Usage(2, 0, 0))
+    assert [(one.token, one.logprob) for one in delta.prompt_logprobs] == [(b"a", None), (b"b", -0.5)]
 
 
 def test_scores_of_a_long_prompt_are_cut_over_messages() -> None:

@@ -209,6 +209,8 @@ def test_a_choice_waits_until_memory_is_free() -> None:
         ([{"text": "a", "finish": "stop"}], 1, 1, FinishReason.STOP, None),
         ([{"pieces": ["a", "b", "c"], "finish": "stop", "usage": {"completion": 3}}], 2, 2, FinishReason.LENGTH, None),
         ([{"text": "a"}, {"finish": "stop"}], 5, 1, FinishReason.STOP, None),
+        ([{"text": "a"}, {"finish": "stop"}], 0, 0, FinishReason.LENGTH, None),
+        ([{"finish": "stop", "usage": {"completion": 9}}], 0, 0, FinishReason.LENGTH, None),
     ],
 )
 def test_max_tokens_ends_a_choice(
@@ -222,6 +224,22 @@ def test_max_tokens_ends_a_choice(
     assert sum(len(output.token_ids) for output in outputs) == tokens
     assert (outputs[-1].finish_reason, outputs[-1].completion_tokens) == (reason, completion)
     assert all(output.finish_reason is None for output in outputs[:-1])
+
+
+def test_a_prompt_that_is_scored_is_computed_anew() -> None:
+    """Its log-probabilities are in the first output, and the cache saves nothing of it."""
+    clock = Clock(make(step_s=0.1, prefill_tokens_per_s=100))
+    prompt = list(range(20))
+    for key in (1, 2):
+        clock.submit(job(key, prompt, limit_tokens=0, logprobs=0, prompt_logprobs=True))
+        clock.run()
+    (_, first), (at, second) = *clock.of(1), *clock.of(2)
+    assert (first.cached_tokens, second.cached_tokens) == (0, 0)
+    # It came while a step was under way.
+    assert at - clock.ended_at(1) == pytest.approx(0.1 + 0.2)
+    for output in (first, second):
+        assert [one.token_id for one in output.prompt_logprobs or ()] == prompt
+        assert (list(output.token_ids), output.finish_reason) == ([], FinishReason.LENGTH)
 
 
 def test_failures_are_told_to_the_log() -> None:
@@ -249,7 +267,8 @@ def test_every_choice_ends_once_and_memory_never_overflows(
     clock = Clock(make(kv_tokens=blocks * BLOCK, step_s=step_s, prefill_tokens_per_s=rate if step_s else 0.0))
     for key, (prompt, priority, cancelled, length) in enumerate(requests):
         script: list[dict[str, Any]] = [{"text": "x", "repeat": length, "gap_ms": 30}, {"finish": "stop"}]
-        clock.submit(job(key, prompt, script, priority=priority))
+        limit = 0 if priority % 4 == 1 else 1_000
+        clock.submit(job(key, prompt, script, priority=priority, limit_tokens=limit, prompt_logprobs=priority % 3 == 1))
         clock.run(until=clock.now + 0.05)
         if cancelled:
             clock.batch.cancel(key)
