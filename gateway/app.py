@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import secrets
@@ -22,9 +21,13 @@ from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, Readiness
 from inferway.service import STOPPED
 
+from .authentication import authentication
 from .cache_secret import cache_secret
 from .catalog import Catalog
 from .config import Config
+from .core.limits import Limits
+from .core.naming import Naming, parse_models
+from .core.tenants import Directory, parse_tenants
 from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
@@ -32,6 +35,8 @@ from .http_server import HttpServer
 from .listener import BACKLOG, open_listener
 from .metrics import Metrics
 from .middleware import Front, Routes
+from .openapi import PATH as OPENAPI
+from .openapi import make_openapi
 from .router_client import Ask
 from .routes.chat import make_chat
 from .routes.completions import make_completions
@@ -41,6 +46,7 @@ from .routes.health import ops_routes
 from .routes.models import ONE_MODEL, make_list_models, make_one_model
 from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
+from .settings_file import SettingsFile
 from .worker_sessions import EmbedSpec, WorkerSessions
 
 log = logging.getLogger(__name__)
@@ -67,7 +73,9 @@ class Gateway:
         gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
-        self._catalog = Catalog(self._executor, self._sessions.connected)
+        self._naming = SettingsFile("--models", config.models, parse_models, Naming())
+        self._tenants = SettingsFile("--tenants", config.tenants, parse_tenants, Directory())
+        self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value)
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.
         self._generations: dict[Running, Sequence[Generation]] = {}
@@ -81,21 +89,27 @@ class Gateway:
             new_embedding=self._new_embedding,
             executor=self._executor,
             cache_secret=cache_secret(config, token).encode(),
+            naming=lambda: self._naming.value,
+            limits=Limits(
+                max_messages=config.max_messages, max_choices=config.max_choices, max_prompts=config.max_prompts
+            ),
         )
         tokenize, detokenize = make_tokenize(inference), make_detokenize(inference)
         routes: Routes = {
             "/v1/chat/completions": {"POST": make_chat(inference)},
             "/v1/completions": {"POST": make_completions(inference)},
             "/v1/embeddings": {"POST": make_embeddings(inference)},
-            "/v1/models": {"GET": make_list_models(self._catalog)},
-            ONE_MODEL: {"GET": make_one_model(self._catalog)},
+            "/v1/models": {"GET": make_list_models(inference)},
+            ONE_MODEL: {"GET": make_one_model(inference)},
             "/tokenize": {"POST": tokenize},
             "/v1/tokenize": {"POST": tokenize},
             "/detokenize": {"POST": detokenize},
             "/v1/detokenize": {"POST": detokenize},
             **ops_routes(self._readiness, registry.render),
         }
-        self._front = Front(routes, self._metrics, tenant_of, self._catalog.knows, config.client_write_timeout_s)
+        self.routes: Routes = {**routes, OPENAPI: {"GET": make_openapi()}}
+        caller_of = authentication((lambda: self._tenants.value) if config.tenants else None)
+        self._front = Front(self.routes, self._metrics, caller_of, self._catalog.has, config.client_write_timeout_s)
 
     async def listen(self) -> None:
         """Raises CannotListen."""
@@ -122,6 +136,8 @@ class Gateway:
                 group.create_task(self._catalog.run()),
                 group.create_task(self._routing.run()),
                 group.create_task(self._tick()),
+                group.create_task(self._naming.run(self._metrics.settings_file("models"))),
+                group.create_task(self._tenants.run(self._metrics.settings_file("tenants"))),
             ]
             if self._config.listen_fd is not None:
                 await self._wait_to_join(signals.stop)
@@ -221,11 +237,3 @@ class Gateway:
             "fallback": self._routing.falls_back,
         }
         return Readiness(status, details)
-
-
-def tenant_of(request: web.BaseRequest) -> str:
-    """Each key is a tenant of its own, by digest; callers without one share a tenant."""
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        return "anonymous"
-    return "key-" + hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -21,12 +21,16 @@ from inferway.errors import OK, ApiError, Reason
 
 from .core.ids import is_request_id, is_traceparent
 from .core.sse import Usage
+from .core.tenants import Caller
 from .generation import Timing
 from .http_server import SERVER, error_response
 from .identity import new_request_id
 from .metrics import OTHER, Metrics
 
 log = logging.getLogger("gateway.request")
+
+# Who asks while that is not known: a probe, or a caller without a valid key.
+NOBODY = Caller("")
 
 
 @dataclass(slots=True)
@@ -35,8 +39,8 @@ class Exchange:
 
     request_id: str
     received: float
-    tenant_id: str
     traceparent: str = ""
+    caller: Caller = NOBODY
     # Empty for what is not an inference request; those get no outcome.
     model: str = ""
     stream: bool = False
@@ -46,14 +50,22 @@ class Exchange:
     worker_id: str = ""
     # Set where a failure was told in-band, behind a status of 200.
     error: ApiError | None = None
+    # What the answer says beside its body, whatever becomes of it.
+    headers: dict[str, str] = field(default_factory=dict)
 
     def asks(self, model: str, *, stream: bool, max_tokens: int | None) -> None:
         """What the body says, as soon as it has been read."""
         self.model, self.stream, self.max_tokens = model, stream, max_tokens
 
+    def ignores(self, fields: Sequence[str]) -> None:
+        """The answer names fields that were accepted without effect."""
+        if fields:
+            self.headers["x-inferway-ignored"] = ", ".join(fields)
 
-# Asked for every few seconds by machines.
+
+# Asked for every few seconds by machines, which have no key.
 _PROBES = ("/health", "/health/ready", "/metrics")
+_NEEDS_NO_KEY = (*_PROBES, "/openapi.json")
 
 Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
 # path -> method -> handler. A path that ends in a slash stands for all that are longer.
@@ -70,14 +82,14 @@ class Front:
         self,
         routes: Routes,
         metrics: Metrics,
-        tenant_of: Callable[[web.BaseRequest], str],
+        caller_of: Callable[[str], Caller],
         is_known_model: Callable[[str], bool],
         write_timeout_s: float,
     ) -> None:
         self._routes = routes
         self._prefixes = [path for path in routes if path.endswith("/")]
         self._metrics = metrics
-        self._tenant_of = tenant_of
+        self._caller_of = caller_of
         self._is_known_model = is_known_model
         self._write_timeout_s = write_timeout_s
         # After the drain delay: every answer closes its connection and inference is refused.
@@ -86,7 +98,7 @@ class Front:
         self.in_flight = 0
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange = Exchange(_request_id(request), time.monotonic(), self._tenant_of(request), _traceparent(request))
+        exchange = Exchange(_request_id(request), time.monotonic(), _traceparent(request))
         outcome = OK
         status = 0
         weight = 1 if self._is_inference(request) else 0  # a probe or a scrape is no load
@@ -126,10 +138,13 @@ class Front:
             raise ApiError(Reason.METHOD_NOT_ALLOWED, message, extra_headers={"Allow": allowed})
         if self.shutting_down and self._is_inference(request):
             raise ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again.", retry_after_s=1.0)
+        if path not in _NEEDS_NO_KEY:
+            exchange.caller = self._caller_of(request.headers.get("Authorization", ""))
         response = await handler(request, exchange)
         if self.shutting_down:
             response.force_close()
         if not response.prepared:
+            response.headers.update(exchange.headers)
             response.headers["x-request-id"] = exchange.request_id
             response.headers["Server"] = SERVER
             await self._send(request, response)
@@ -148,6 +163,7 @@ class Front:
 
     def _refuse(self, error: ApiError, exchange: Exchange) -> web.Response:
         response = error_response(error, exchange.request_id)
+        response.headers.update(exchange.headers)
         if self.shutting_down or error.reason in (Reason.PAYLOAD_TOO_LARGE, Reason.REQUEST_TIMEOUT):
             response.force_close()
         return response
@@ -168,7 +184,8 @@ class Front:
             status=status,
             outcome=outcome,
             model=exchange.model[:200],
-            tenant_id=exchange.tenant_id,
+            tenant_id=exchange.caller.tenant_id,
+            key_id=exchange.caller.key_id,
             stream=exchange.stream,
             worker_id=exchange.worker_id,
             max_tokens=exchange.max_tokens,

@@ -11,15 +11,30 @@ import msgspec
 from inferway.errors import invalid
 from inferway.sampling import RANGES, TOP_LOGPROBS, check_range
 
-from .body import check_length, convert, decode_object, header_names, json_type, unsupported, without_effect
-from .generation_fields import HARMLESS, REFUSED, GenerationBody, GenerationRequest, common_fields, prepared
+from .body import convert, decode_object, json_type, sent, unsupported
+from .fields import CHAT, MAX_METADATA_PAIRS, PART_TYPES, ROLES
+from .generation_fields import (
+    GenerationBody,
+    GenerationRequest,
+    ServiceTier,
+    common_fields,
+    prepared,
+)
 
-MAX_METADATA_PAIRS = 16
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TEXT_PART_TYPES = ("text", "input_text", "output_text", "refusal")
+# OpenAI's names, and the tier that each is served in. There is no capacity that could be bought ahead.
+_TIERS: Mapping[str, ServiceTier] = {
+    "auto": "default",
+    "default": "default",
+    "scale": "default",
+    "flex": "flex",
+    "priority": "priority",
+    "fast": "priority",
+}
+# What every template is given: a caller's own would be without effect, or replace what was checked.
+_OF_TEMPLATES = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 
 
-class _Message(msgspec.Struct):
+class Message(msgspec.Struct):
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
@@ -30,8 +45,8 @@ class _Message(msgspec.Struct):
     function_call: dict[str, Any] | None = None
 
 
-class _ChatBody(GenerationBody, kw_only=True):
-    messages: list[_Message]
+class ChatBody(GenerationBody, kw_only=True):
+    messages: list[Message]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -42,32 +57,8 @@ class _ChatBody(GenerationBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     modalities: list[str] | None = None
-
-
-_HARMLESS = HARMLESS | frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "verbosity",
-    }
-)
-_REFUSED = (
-    *REFUSED,
-    "audio",
-    "functions",
-    "function_call",
-    "prediction",
-    "reasoning_effort",
-    "web_search_options",
-)
-_KNOWN = frozenset(_ChatBody.__struct_fields__) | _HARMLESS | frozenset(_REFUSED)
-_MESSAGE_KEYS = frozenset(_Message.__struct_fields__)
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,35 +69,33 @@ class ChatRequest(GenerationRequest):
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds that configuration sets."""
-
-    max_messages: int = 4096
-    max_choices: int = 16
-
-
-def parse_chat(body: bytes, limits: Limits) -> ChatRequest:
-    """Check the body of POST /v1/chat/completions. Raises ApiError (400)."""
-    raw = prepared(decode_object(body), _REFUSED)
-    chat = convert(raw, _ChatBody, required=("model", "messages"))
-    check_length("messages", len(chat.messages), 1, limits.max_messages)
+def parse_chat(body: bytes) -> ChatRequest:
+    """Check the body of POST /v1/chat/completions but for limits that are configured. Raises ApiError (400)."""
+    raw = decode_object(body)
+    ignored = CHAT.screen(raw)
+    chat = convert(prepared(raw), ChatBody, required=("model", "messages"))
+    if not chat.messages:
+        raise invalid("messages", "'messages' must have at least 1 item, got 0.")
     messages = [_message(message, f"messages[{index}]") for index, message in enumerate(chat.messages)]
     _check_output_options(chat)
-    for reserved in ("messages", "tools"):
+    for reserved in _OF_TEMPLATES:
         if reserved in (chat.chat_template_kwargs or ()):
             raise invalid("chat_template_kwargs", f"'chat_template_kwargs' must not contain '{reserved}'.")
     return ChatRequest(
-        **common_fields(chat, max_choices=limits.max_choices, max_tokens=_max_tokens(chat)),
+        **common_fields(chat, max_tokens=_max_tokens(chat)),
         messages=messages,
         tools=_tools(chat),
         template_kwargs=chat.chat_template_kwargs or {},
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        ignored=_ignored(raw),
+        ignored=ignored,
+        fields=sent(raw),
+        max_tokens_field="max_tokens" if chat.max_completion_tokens is None else "max_completion_tokens",
+        sticky_key=chat.prompt_cache_key or chat.user or "",
+        service_tier=_service_tier(chat),
     )
 
 
-def _max_tokens(chat: _ChatBody) -> int | None:
+def _max_tokens(chat: ChatBody) -> int | None:
     check_range("max_completion_tokens", chat.max_completion_tokens, RANGES["max_tokens"])
     limit, older = chat.max_completion_tokens, chat.max_tokens
     if limit is None:
@@ -118,9 +107,18 @@ def _max_tokens(chat: _ChatBody) -> int | None:
     return limit
 
 
-def _message(message: _Message, path: str) -> dict[str, Any]:
-    if message.role not in _ROLES:
-        raise invalid(f"{path}.role", f"'{path}.role' must be one of {', '.join(_ROLES)}, got '{message.role[:64]}'.")
+def _service_tier(chat: ChatBody) -> ServiceTier:
+    asked = chat.service_tier or "auto"
+    if asked not in _TIERS:
+        raise invalid("service_tier", f"'service_tier' must be one of {', '.join(_TIERS)}, got '{asked[:64]}'.")
+    if chat.priority is not None and chat.service_tier is not None:
+        raise invalid("service_tier", "'service_tier' and 'priority' say the same in two ways; send one of them.")
+    return _TIERS[asked]
+
+
+def _message(message: Message, path: str) -> dict[str, Any]:
+    if message.role not in ROLES:
+        raise invalid(f"{path}.role", f"'{path}.role' must be one of {', '.join(ROLES)}, got '{message.role[:64]}'.")
     content = _content(message, path)
     plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
     if message.role == "tool" and message.tool_call_id is None:
@@ -136,7 +134,7 @@ def _message(message: _Message, path: str) -> dict[str, Any]:
     return plain
 
 
-def _content(message: _Message, path: str) -> str:
+def _content(message: Message, path: str) -> str:
     """The text of a message; parts are joined by a line feed. Empty for an assistant that only called tools."""
     content = message.content
     if content is None:
@@ -151,7 +149,7 @@ def _content(message: _Message, path: str) -> str:
     for index, part in enumerate(content):
         where = f"{path}.content[{index}]"
         kind = part.get("type")
-        if kind not in _TEXT_PART_TYPES:
+        if kind not in PART_TYPES:
             shown = str(kind)[:64]
             raise unsupported(f"{where}.type", f"Content of type '{shown}' is not supported by this model, only text.")
         text = part.get("refusal" if kind == "refusal" else "text")
@@ -178,7 +176,7 @@ def _tool_call(call: dict[str, Any], path: str) -> dict[str, Any]:
     }
 
 
-def _check_output_options(chat: _ChatBody) -> None:
+def _check_output_options(chat: ChatBody) -> None:
     """Fields about the shape of the answer that no model serves yet, and their own mistakes first."""
     check_range("top_logprobs", chat.top_logprobs, TOP_LOGPROBS)
     if chat.top_logprobs is not None and not chat.logprobs:
@@ -196,7 +194,7 @@ def _check_output_options(chat: _ChatBody) -> None:
         raise invalid("metadata", f"'metadata' must have at most {MAX_METADATA_PAIRS} pairs, got {len(chat.metadata)}.")
 
 
-def _tools(chat: _ChatBody) -> list[dict[str, Any]] | None:
+def _tools(chat: ChatBody) -> list[dict[str, Any]] | None:
     for index, tool in enumerate(chat.tools or []):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, dict):
@@ -212,9 +210,3 @@ def _tools(chat: _ChatBody) -> list[dict[str, Any]] | None:
         raise invalid("tool_choice", "'tool_choice' needs 'tools'.")
     shown = choice if isinstance(choice, str) else "a named tool"
     raise unsupported("tool_choice", f"'tool_choice' must be 'auto' or 'none' for this model, got {shown[:64]!r}.")
-
-
-def _ignored(raw: Mapping[str, Any]) -> list[str]:
-    """Fields without effect at the top level, and those inside messages."""
-    extras = {f"messages[].{name}" for message in raw["messages"] for name in message if name not in _MESSAGE_KEYS}
-    return header_names([*without_effect(raw, _HARMLESS, _KNOWN), *sorted(extras)])

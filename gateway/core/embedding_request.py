@@ -13,24 +13,19 @@ import msgspec
 from inferway.errors import invalid
 from inferway.sampling import Range, check_range
 
-from .body import convert, decode_object, header_names, without_effect
-from .generation_fields import HARMLESS, texts_or_ids
-
-MAX_INPUTS = 2048
-_MAX_DIMENSIONS = 65_536
+from .body import convert, decode_object, sent
+from .fields import EMBEDDING, ENCODINGS, MAX_DIMENSIONS, MAX_INPUTS
+from .generation_fields import texts_or_ids
 
 Format = Literal["float", "base64"]
 
 
-class _EmbeddingBody(msgspec.Struct, kw_only=True):
+class EmbeddingBody(msgspec.Struct, kw_only=True):
     model: str
     input: str | list[Any]
     dimensions: int | None = None
     encoding_format: str | None = None
     user: str | None = None
-
-
-_KNOWN = frozenset(_EmbeddingBody.__struct_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +37,29 @@ class EmbeddingRequest:
     dimensions: int | None
     # Accepted without effect, for the x-inferway-ignored header.
     ignored: Sequence[str]
+    # Names of all fields that were sent.
+    fields: Sequence[str]
+    # Equal for requests that belong together; "": the caller did not say.
+    sticky_key: str = ""
 
 
 def parse_embedding(body: bytes) -> EmbeddingRequest:
     """Check the body of POST /v1/embeddings. Raises ApiError (400)."""
     raw = decode_object(body)
-    asked = convert(raw, _EmbeddingBody, required=("model", "input"))
+    ignored = EMBEDDING.screen(raw)
+    asked = convert(raw, EmbeddingBody, required=("model", "input"))
     encoding = asked.encoding_format or "float"
-    if encoding not in ("float", "base64"):
+    if encoding not in ENCODINGS:
         raise invalid("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding[:64]}'.")
-    check_range("dimensions", asked.dimensions, Range(1, _MAX_DIMENSIONS))
+    check_range("dimensions", asked.dimensions, Range(1, MAX_DIMENSIONS))
     return EmbeddingRequest(
         asked.model,
         _inputs(asked.input),
         "base64" if encoding == "base64" else "float",
         asked.dimensions,
-        header_names(without_effect(raw, HARMLESS, _KNOWN)),
+        ignored,
+        sent(raw),
+        asked.user or "",
     )
 
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from inferway.errors import invalid
-from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, Range, check_range
+from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, Range, check_range, shown
 
-from .body import check_length, json_type, unsupported
+from .body import check_length, json_type
+from .fields import MAX_CHOICES
+
+# In the order of service, and what answers say of it.
+ServiceTier = Literal["flex", "default", "priority"]
 
 
 class StreamOptions(msgspec.Struct):
@@ -45,12 +49,6 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     priority: int | None = None
     user: str | None = None
     lora_request: str | dict[str, Any] | None = None
-
-
-# Sent by clients out of habit; no model here acts on them and no answer changes.
-HARMLESS = frozenset({"user"})
-# Would change the answer; refused until a model can do them.
-REFUSED = ("guided_choice", "guided_grammar", "guided_json", "guided_regex")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +89,26 @@ class GenerationRequest:
     prompt_logprobs: bool = False
     # Accepted without effect, for the x-inferway-ignored header.
     ignored: Sequence[str] = ()
+    # Names of all fields that were sent, and those that gave the limit of completion tokens and the choices.
+    fields: Sequence[str] = ()
+    max_tokens_field: str = "max_tokens"
+    choices_field: str = "n"
+    # Equal for requests that belong together; "": the caller did not say.
+    sticky_key: str = ""
+    service_tier: ServiceTier | None = None
 
 
-def prepared(raw: dict[str, Any], refused: Sequence[str]) -> dict[str, Any]:
-    """The body's members, less what several clients send for "all candidates". Raises ApiError for a refused field."""
-    for name in refused:
-        if raw.get(name) is not None:
-            raise unsupported(name, f"'{name}' is not supported.")
+def prepared(raw: dict[str, Any]) -> dict[str, Any]:
+    """The body's members, less what several clients send for "all candidates"."""
     return {**raw, "top_k": 0} if raw.get("top_k") == -1 else raw
 
 
-def common_fields(body: GenerationBody, *, max_choices: int, max_tokens: int | None) -> dict[str, Any]:
+def common_fields(body: GenerationBody, *, max_tokens: int | None) -> dict[str, Any]:
     """The arguments of GenerationRequest but for `ignored`; `max_tokens` is the limit by whatever name it was given.
 
     Raises ApiError (400).
     """
-    check_range("n", body.n, Range(1, max_choices))
+    check_range("n", body.n, Range(1, MAX_CHOICES))
     check_range("priority", body.priority, PRIORITY)
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
@@ -189,12 +191,15 @@ def check_ids(values: list[Any], path: str, *, param: str | None = None, vocab_s
     param = param or path
     if not values:
         raise invalid(param, f"'{path}' must hold at least 1 token id, got 0.")
+    if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < vocab_size:
+        return values  # half the time that naming the wrong one takes
     for index, value in enumerate(values):
         if not isinstance(value, int) or isinstance(value, bool):
-            shown = value if isinstance(value, float) else json_type(value)
-            raise invalid(param, f"'{path}[{index}]' must be a token id, got {shown}.")
+            got = value if isinstance(value, float) else json_type(value)
+            raise invalid(param, f"'{path}[{index}]' must be a token id, got {got}.")
         if not 0 <= value < vocab_size:
-            raise invalid(param, f"'{path}[{index}]' must be a token id from 0 to {vocab_size - 1}, got {value}.")
+            within = f"from 0 to {vocab_size - 1}"
+            raise invalid(param, f"'{path}[{index}]' must be a token id {within}, got {shown(value)}.")
     return values
 
 

@@ -7,7 +7,8 @@ from functools import partial
 from aiohttp import web
 
 from ..catalog import ServedModel
-from ..core.chat_request import ChatRequest, Limits, parse_chat
+from ..core.chat_request import ChatRequest, parse_chat
+from ..core.limits import check_items, check_request
 from ..core.reasoning import ThinkSplitter, make_splitter
 from ..core.sse import ChunkEncoder, whole_answer
 from ..middleware import Exchange, Handler
@@ -15,17 +16,15 @@ from .generate import Inference, Reply, check_capabilities, require_chat
 
 
 def make_chat(inference: Inference) -> Handler:
-    config = inference.config
-    limits = Limits(config.max_messages, config.max_choices)
-
     async def chat_completions(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         body = await inference.read(request)
-        chat = parse_chat(body, limits)
+        chat = parse_chat(body)
         exchange.asks(chat.model, stream=chat.stream, max_tokens=chat.sampling.max_tokens)
-        model = inference.catalog.find(chat.model)
-        exchange.model = model.name
-        check_capabilities(model, chat)
+        model, limits = inference.find(exchange, chat.model, fields=chat.fields, sticky_key=chat.sticky_key)
+        check_items("messages", len(chat.messages), limits.max_messages)
+        check_request(limits, chat, body_bytes=len(body))
         require_chat(model)
+        check_capabilities(model, chat)
 
         def build() -> list[list[int]]:
             return [model.prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)]
@@ -39,7 +38,7 @@ def make_chat(inference: Inference) -> Handler:
             splitters=_splitters(model, chat),
             ignored=[*chat.ignored, *(["tools"] if chat.tools and not model.prompts.uses_tools else [])],
         )
-        return await inference.answer(request, exchange, model, chat, prompts, reply)
+        return await inference.answer(request, exchange, model, limits, chat, prompts, reply)
 
     return chat_completions
 

@@ -17,7 +17,7 @@ from ..generation import Timing
 from ..middleware import Exchange, Handler
 from ..router_client import Ask
 from ..worker_sessions import EmbedSpec
-from .generate import DEFAULT_PRIORITY, Inference
+from .generate import Inference
 
 
 def make_embeddings(inference: Inference) -> Handler:
@@ -27,33 +27,29 @@ def make_embeddings(inference: Inference) -> Handler:
         body = await inference.read(request)
         asked = parse_embedding(body)
         exchange.asks(asked.model, stream=False, max_tokens=None)
-        model = inference.catalog.find(asked.model)
-        exchange.model = model.name
+        model, limits = inference.find(exchange, asked.model, fields=asked.fields, sticky_key=asked.sticky_key)
         _check_capabilities(model, asked.dimensions)
         inputs = await inference.run(
             lambda: [_token_ids(model, one, f"input[{place}]") for place, one in enumerate(asked.inputs)],
             body_bytes=len(body),
         )
         prompt_tokens = sum(map(len, inputs))
-        if prompt_tokens > config.max_embedding_tokens:
-            raise invalid(
-                "input", f"'input' may have {config.max_embedding_tokens} tokens at most in all, got {prompt_tokens}."
-            )
+        most = min(config.max_embedding_tokens, limits.max_input_tokens or config.max_embedding_tokens)
+        if prompt_tokens > most:
+            raise invalid("input", f"'input' may have {most} tokens at most in all, got {prompt_tokens}.")
         now = time.monotonic()
         ask = Ask(
             request_id=exchange.request_id,
             model=model.name,
-            tenant_id=exchange.tenant_id,
-            priority=DEFAULT_PRIORITY,
+            tenant_id=exchange.caller.tenant_id,
+            priority=exchange.caller.priority(),
             prompt_tokens=prompt_tokens,
             expected_tokens=1,
             block_hashes=(),
             num_choices=1,
             queue_deadline=now + config.queue_timeout_s,
         )
-        spec = EmbedSpec(
-            exchange.request_id, model.name, inputs, asked.dimensions, DEFAULT_PRIORITY, exchange.traceparent
-        )
+        spec = EmbedSpec(exchange.request_id, model.name, inputs, asked.dimensions, ask.priority, exchange.traceparent)
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)
         try:
             vectors = await embedding.run()
@@ -61,9 +57,9 @@ def make_embeddings(inference: Inference) -> Handler:
             exchange.worker_id = embedding.worker_id
             exchange.timing = Timing(embedding.queued, embedding.dispatched)
         exchange.usage = Usage(prompt_tokens, 0)
-        headers = {"x-inferway-ignored": ", ".join(asked.ignored)} if asked.ignored else {}
+        exchange.ignores(asked.ignored)
         answer = embedding_answer(asked.model, vectors, asked.encoding, prompt_tokens)
-        return web.Response(body=answer, headers=headers, content_type="application/json")
+        return web.Response(body=answer, content_type="application/json")
 
     return embeddings
 

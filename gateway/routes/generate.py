@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from aiohttp import web
@@ -20,22 +20,23 @@ from inferway.errors import ApiError, Reason
 from ..answers import GatheredAnswer, Part, StreamedAnswer
 from ..catalog import Catalog, ServedModel
 from ..config import Config
-from ..core.generation_fields import GenerationRequest, Sampling
+from ..core.generation_fields import GenerationRequest
+from ..core.limits import Limits, completion_tokens, tightest
+from ..core.naming import Naming
 from ..core.reasoning import ThinkSplitter
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
 from ..embedding import Embedding
-from ..generation import Plan, Sink
+from ..generation import TICK_S, Plan, Sink
 from ..generation_group import Running
 from ..identity import new_answer_id
 from ..middleware import Exchange, read_json_body
 from ..router_client import Ask
 from ..sse_stream import SseStream
-from ..worker_sessions import EmbedSpec
+from ..worker_sessions import EmbedSpec, prompt_wire
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DEFAULT_PRIORITY = 5
 # Completion tokens to reckon with where the caller gave no limit.
 _DEFAULT_EXPECTED_TOKENS = 256
 # Bodies above this size are rendered and tokenized off the loop.
@@ -48,6 +49,8 @@ class Prompt(NamedTuple):
     token_ids: Sequence[int]
     block_hashes: Sequence[int]
     cache_salt: bytes
+    # Of a long prompt, else empty: see `prompt_wire`.
+    wire: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,33 @@ class Inference:
     new_embedding: Callable[[Ask, EmbedSpec, float], Embedding]
     executor: Executor
     cache_secret: bytes
+    naming: Callable[[], Naming]
+    # Of all models and callers.
+    limits: Limits
+
+    def find(
+        self, exchange: Exchange, name: str, *, fields: Sequence[str] = (), sticky_key: str = ""
+    ) -> tuple[ServedModel, Limits]:
+        """The model that is to answer, by what the caller calls it, and what the caller may ask of it.
+
+        What the name or the request's fields bring with them goes into the headers of the answer. `sticky_key` keeps
+        requests that belong together on one model of an alias. Raises ApiError (MODEL_NOT_ALLOWED, MODEL_NOT_FOUND,
+        MODEL_NOT_READY).
+        """
+        exchange.model = name
+        caller = exchange.caller
+        key = f"{caller.tenant_id} {sticky_key}" if sticky_key else exchange.request_id
+        real_name = self.catalog.real_name(name, key)
+        if not caller.may_use(name, real_name):
+            raise ApiError(Reason.MODEL_NOT_ALLOWED, f"This key may not use the model '{name[:200]}'.", "model")
+        model = self.catalog.find(real_name)
+        exchange.model = model.name
+        naming = self.naming()
+        exchange.headers.update(naming.headers((name, model.name), fields))
+        if model.name != name:
+            exchange.headers["x-inferway-model"] = model.name
+        of_model = naming.limits_of((model.name, model.description.parent))
+        return model, tightest(self.limits, *of_model, caller.limits)
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The body, within the configured limits. Raises ApiError."""
@@ -88,10 +118,18 @@ class Inference:
         self, model: ServedModel, exchange: Exchange, build: Callable[[], Sequence[Sequence[int]]], *, body_bytes: int
     ) -> list[Prompt]:
         """The token ids that `build` makes, ready to be sent."""
-        salt = _cache_salt(self.cache_secret, exchange.tenant_id)
+        salt = _cache_salt(self.cache_secret, exchange.caller.tenant_id)
 
         def prompts() -> list[Prompt]:
-            return [Prompt(ids, block_hashes(ids, model.description.block_size, salt), salt) for ids in build()]
+            return [
+                Prompt(
+                    ids,
+                    block_hashes(ids, model.description.block_size, salt),
+                    salt,
+                    prompt_wire(ids) if body_bytes > _OFFLOAD_BYTES else b"",
+                )
+                for ids in build()
+            ]
 
         return await self.run(prompts, body_bytes=body_bytes)
 
@@ -106,6 +144,7 @@ class Inference:
         request: web.BaseRequest,
         exchange: Exchange,
         model: ServedModel,
+        limits: Limits,
         asked: GenerationRequest,
         prompts: Sequence[Prompt],
         reply: Reply,
@@ -114,21 +153,34 @@ class Inference:
 
         Raises ApiError while the status line is unspent.
         """
-        plans = [self._plan(model, asked, prompt, exchange, reply.param) for prompt in prompts]
-        answer = Answer(new_answer_id(reply.id_prefix), int(time.time()), asked.model, model.fingerprint)
-        headers = {"x-request-id": exchange.request_id}
-        if reply.ignored:
-            headers["x-inferway-ignored"] = ", ".join(reply.ignored)
+        plans = [self._plan(model, limits, asked, prompt, exchange, reply.param) for prompt in prompts]
+        answer = Answer(
+            new_answer_id(reply.id_prefix), int(time.time()), asked.model, model.fingerprint, asked.service_tier or ""
+        )
+        exchange.ignores(reply.ignored)
         if asked.stream:
-            return await self._stream(request, exchange, asked, plans, answer, reply, headers)
-        return await self._whole(exchange, asked, plans, answer, reply, headers)
+            return await self._stream(request, exchange, asked, plans, answer, reply)
+        return await self._whole(exchange, asked, plans, answer, reply)
 
     def _plan(
-        self, model: ServedModel, asked: GenerationRequest, prompt: Prompt, exchange: Exchange, param: str
+        self,
+        model: ServedModel,
+        limits: Limits,
+        asked: GenerationRequest,
+        prompt: Prompt,
+        exchange: Exchange,
+        param: str,
     ) -> Plan:
         config, description = self.config, model.description
         prompt_tokens = len(prompt.token_ids)
-        sampling = _fit_to_context(asked.sampling, prompt_tokens, description.context_length, param)
+        max_tokens = completion_tokens(
+            limits,
+            asked.sampling.max_tokens,
+            prompt_tokens=prompt_tokens,
+            context_length=description.context_length,
+            param=param,
+        )
+        sampling = replace(asked.sampling, max_tokens=max_tokens)
         for token_id in sampling.logit_bias:
             if token_id >= description.vocab_size:
                 raise ApiError(
@@ -137,12 +189,13 @@ class Inference:
                     "logit_bias",
                 )
         now = time.monotonic()
-        expected = min(sampling.max_tokens or _DEFAULT_EXPECTED_TOKENS, description.context_length - prompt_tokens)
+        expected = _DEFAULT_EXPECTED_TOKENS if sampling.max_tokens is None else max(1, sampling.max_tokens)
+        expected = min(expected, description.context_length - prompt_tokens)
         ask = Ask(
             request_id=exchange.request_id,
             model=model.name,
-            tenant_id=exchange.tenant_id,
-            priority=DEFAULT_PRIORITY if asked.priority is None else asked.priority,
+            tenant_id=exchange.caller.tenant_id,
+            priority=exchange.caller.priority(asked.priority, asked.service_tier),
             prompt_tokens=prompt_tokens,
             expected_tokens=expected,
             block_hashes=prompt.block_hashes,
@@ -161,7 +214,9 @@ class Inference:
             received=exchange.received,
             deadline=exchange.received + config.request_deadline_s,
             stall_s=config.stall_s,
-            heartbeat_s=config.heartbeat_s,
+            # Within two ticks one might go out before any silence, and spend the status of a refusal.
+            heartbeat_s=max(config.heartbeat_s, 2 * TICK_S),
+            prompt_wire=prompt.wire,
         )
 
     async def _stream(
@@ -172,7 +227,6 @@ class Inference:
         plans: Sequence[Plan],
         answer: Answer,
         reply: Reply,
-        headers: dict[str, str],
     ) -> web.StreamResponse:
         """The status line goes out with the first output or the first heartbeat; later failures are told in-band."""
         config = self.config
@@ -190,7 +244,8 @@ class Inference:
         try:
             generation.start()
             await generation.started
-            await stream.open({**headers, "openai-processing-ms": _elapsed_ms(exchange)})
+            exchange.headers["openai-processing-ms"] = _elapsed_ms(exchange)
+            await stream.open({**exchange.headers, "x-request-id": exchange.request_id})
             sink.opened()
             await generation.ended
             usage = generation.usage if asked.include_usage else None
@@ -221,7 +276,6 @@ class Inference:
         plans: Sequence[Plan],
         answer: Answer,
         reply: Reply,
-        headers: dict[str, str],
     ) -> web.StreamResponse:
         sink = GatheredAnswer(reply.splitters, scored=asked.logprobs is not None)
         generation = self.new_generations(plans, _sinks(sink, plans))
@@ -232,8 +286,8 @@ class Inference:
             self._finish(generation, exchange)
         assert generation.usage is not None
         body = reply.whole(answer, sink.choices(), generation.usage)
-        headers["openai-processing-ms"] = _elapsed_ms(exchange)
-        return web.Response(body=body, headers=headers, content_type="application/json")
+        exchange.headers["openai-processing-ms"] = _elapsed_ms(exchange)
+        return web.Response(body=body, content_type="application/json")
 
     def _finish(self, generation: Running, exchange: Exchange) -> None:
         self.discard(generation)
@@ -282,17 +336,3 @@ def check_capabilities(model: ServedModel, asked: GenerationRequest) -> None:
     for name in used:
         if name not in model.description.capabilities:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{name}' is not supported by the model '{model.name}'.", name)
-
-
-def _fit_to_context(sampling: Sampling, prompt_tokens: int, context_length: int, param: str) -> Sampling:
-    """Check that prompt and completion fit. Worded so that agents recognise it and compact."""
-    asked = sampling.max_tokens
-    if prompt_tokens + (asked or 1) <= context_length:
-        return sampling
-    completion = f" and asked for {asked} tokens of completion ({prompt_tokens + asked} in all)" if asked else ""
-    raise ApiError(
-        Reason.CONTEXT_LENGTH_EXCEEDED,
-        f"This model's maximum context length is {context_length} tokens, but the {param} made {prompt_tokens} "
-        f"tokens{completion}. Shorten the {param} or the completion.",
-        param,
-    )

@@ -9,43 +9,53 @@ from aiohttp import web
 
 from inferway.errors import invalid
 
-from ..catalog import ServedModel
-from ..core.body import convert, decode_object
-from ..core.chat_request import Limits, parse_chat
+from ..core.body import convert, decode_object, sent
+from ..core.chat_request import parse_chat
+from ..core.fields import DETOKENIZE, TOKENIZE
 from ..core.generation_fields import check_ids
 from ..middleware import Exchange, Handler
 from .generate import Inference, require_chat
 
 
-class _TokenizeBody(msgspec.Struct):
+class TokenizeBody(msgspec.Struct):
     model: str
     prompt: str | None = None
     messages: list[Any] | None = None
     add_special_tokens: bool | None = None
+    tools: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
-class _DetokenizeBody(msgspec.Struct):
+class DetokenizeBody(msgspec.Struct):
     model: str
     tokens: list[Any]
 
 
+# What has an effect only beside one of the two.
+_OF_MESSAGES = ("tools", "chat_template_kwargs")
+_OF_A_PROMPT = ("add_special_tokens",)
+
+
 def make_tokenize(inference: Inference) -> Handler:
     """The ids of a `prompt` as a completion would have them, or of `messages` as a chat would."""
-    limits = Limits(inference.config.max_messages, inference.config.max_choices)
 
     async def tokenize(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         body = await inference.read(request)
-        asked = convert(decode_object(body), _TokenizeBody, required=("model",))
-        model = _find(inference, exchange, asked.model)
+        raw = decode_object(body)
+        ignored = TOKENIZE.screen(raw)
+        asked = convert(raw, TokenizeBody, required=("model",))
+        model, _ = inference.find(exchange, asked.model)
         if (asked.prompt is None) is (asked.messages is None):
             raise invalid("prompt", "Exactly one of 'prompt' and 'messages' is required.")
+        of_the_other = _OF_MESSAGES if asked.messages is None else _OF_A_PROMPT
+        exchange.ignores([*ignored, *(name for name in sent(raw) if name in of_the_other)])
         if asked.prompt is not None:
             text, add_special_tokens = asked.prompt, asked.add_special_tokens is not False
             ids = await inference.run(
                 lambda: model.prompts.build_text(text, framed=add_special_tokens), body_bytes=len(body)
             )
         else:
-            chat = parse_chat(body, limits)
+            chat = parse_chat(body)
             require_chat(model)
             ids = await inference.run(
                 lambda: model.prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs),
@@ -61,19 +71,14 @@ def make_detokenize(inference: Inference) -> Handler:
 
     async def detokenize(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         body = await inference.read(request)
-        asked = convert(decode_object(body), _DetokenizeBody, required=("model", "tokens"))
-        model = _find(inference, exchange, asked.model)
+        raw = decode_object(body)
+        exchange.ignores(DETOKENIZE.screen(raw))
+        asked = convert(raw, DetokenizeBody, required=("model", "tokens"))
+        model, _ = inference.find(exchange, asked.model)
         ids = check_ids(asked.tokens, "tokens", vocab_size=model.description.vocab_size)
         return _answer({"prompt": await inference.run(lambda: model.prompts.text(ids), body_bytes=len(body))})
 
     return detokenize
-
-
-def _find(inference: Inference, exchange: Exchange, name: str) -> ServedModel:
-    exchange.model = name
-    model = inference.catalog.find(name)
-    exchange.model = model.name
-    return model
 
 
 def _answer(value: dict[str, Any]) -> web.StreamResponse:

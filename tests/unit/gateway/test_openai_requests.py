@@ -7,21 +7,19 @@ from typing import Any
 
 import pytest
 
-from gateway.core.chat_request import ChatRequest, Limits, parse_chat
+from gateway.core.chat_request import ChatRequest, parse_chat
 from inferway.errors import ApiError, Reason
 
 HI = [{"role": "user", "content": "hi"}]
 
 
 def parse(**fields: Any) -> ChatRequest:
-    return parse_chat(
-        json.dumps({"model": "m", "messages": HI, **fields}).encode(), Limits(max_messages=5, max_choices=4)
-    )
+    return parse_chat(json.dumps({"model": "m", "messages": HI, **fields}).encode())
 
 
 def refusal(body: bytes) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        parse_chat(body, Limits(max_messages=5, max_choices=4))
+        parse_chat(body)
     assert caught.value.status == 400
     return caught.value
 
@@ -52,8 +50,8 @@ REFUSED_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"frequency_penalty": 2.5}, "frequency_penalty", "between -2 and 2"),
     ({"presence_penalty": -3}, "presence_penalty", "between -2 and 2"),
     ({"repetition_penalty": 0}, "repetition_penalty", "above 0 and at most 2"),
-    ({"n": 0}, "n", "between 1 and 4, got 0"),
-    ({"n": 5}, "n", "between 1 and 4, got 5"),
+    ({"n": 0}, "n", "between 1 and 128, got 0"),
+    ({"n": 129}, "n", "between 1 and 128, got 129"),
     ({"n": True}, "n", "got 'bool'"),
     ({"max_tokens": "1000"}, "max_tokens", "got 'str'"),
     ({"max_tokens": 10.5}, "max_tokens", "got 'float'"),
@@ -71,8 +69,9 @@ REFUSED_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"top_logprobs": 2}, "top_logprobs", "needs 'logprobs'"),
     ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "between 0 and 20"),
     ({"priority": 10}, "priority", "between 0 and 9, got 10"),
-    ({"messages": []}, "messages", "1 to 5 items, got 0"),
-    ({"messages": HI * 6}, "messages", "1 to 5 items, got 6"),
+    ({"messages": []}, "messages", "at least 1 item, got 0"),
+    ({"service_tier": "gold"}, "service_tier", "one of auto, default, scale, flex, priority, fast, got 'gold'"),
+    ({"service_tier": "flex", "priority": 3}, "service_tier", "send one of them"),
     ({"messages": "x"}, "messages", "got 'str'"),
     ({"messages": 123}, "messages", "got 'int'"),
     ({"messages": None}, "messages", "required"),
@@ -112,7 +111,7 @@ def test_a_refusal_names_field_limit_and_value(fields: dict[str, Any], param: st
 def test_lora_request_names_an_adapter_of_the_model(adapter: Any, model: str) -> None:
     """A name, or an object as other servers take it; null and "" are the model as it is."""
     body = {"model": "m", "messages": HI, "lora_request": adapter}
-    assert parse_chat(json.dumps(body).encode(), Limits()).model == model
+    assert parse_chat(json.dumps(body).encode()).model == model
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
@@ -143,7 +142,11 @@ MALFORMED: list[tuple[str, bytes, str | None]] = [
     ("truncated", b'{"model":"m","messages":[', None),
     ("trailing text", b'{"model":"m"}x', None),
     ("an array", b"[]", None),
-    ("NaN", b'{"model":"m","messages":[],"temperature":NaN}', None),
+    ("NaN", b'{"model":"m","messages":[],"temperature":NaN}', "temperature"),
+    ("a number beyond all floats", b'{"model":"m","messages":[],"temperature":-1e999}', "temperature"),
+    ("an integer without end", b'{"model":"m","messages":[],"logit_bias":{"5":' + b"1" * 5000 + b"}}", "logit_bias.5"),
+    ("NaN in another mistake", b'{"model":"m","messages":[],"temperature":NaN', None),
+    ("NaN alone", b"NaN", None),
     ("invalid UTF-8", b'{"model":"m","messages":[{"role":"user","content":"\xff"}]}', None),
     ("nested without end", b'{"model":' + b"[" * 100_000, None),
     (
@@ -169,7 +172,7 @@ def test_malformed_bodies(case: str, body: bytes, param: str | None) -> None:
 def test_a_whole_surrogate_pair_is_a_character() -> None:
     """An escaped pair is one character."""
     body = b'{"model":"m","messages":[{"role":"user","content":"\\ud83d\\ude00"}]}'
-    assert parse_chat(body, Limits()).messages[0]["content"] == "\N{GRINNING FACE}"
+    assert parse_chat(body).messages[0]["content"] == "\N{GRINNING FACE}"
 
 
 def test_messages_become_plain_data_for_the_template() -> None:
@@ -194,8 +197,7 @@ def test_messages_become_plain_data_for_the_template() -> None:
                     {"role": "assistant", "content": "ok", "tool_calls": None},
                 ],
             }
-        ).encode(),
-        Limits(),
+        ).encode()
     )
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert chat.messages == [
@@ -211,7 +213,23 @@ def test_messages_become_plain_data_for_the_template() -> None:
 def test_what_is_ignored_is_named() -> None:
     """Harmless and unknown fields are accepted and listed; names that could not stand in a header are not."""
     chat = parse(store=True, metadata={"a": "b"}, service_tier="auto", user="u", x_trace="1", **{"bad name\r\n": 1})
-    assert chat.ignored == ["store", "metadata", "service_tier", "user", "x_trace"]
+    assert chat.ignored == ["store", "metadata", "user", "x_trace"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [(None, "default"), ("auto", "default"), ("scale", "default"), ("flex", "flex"), ("fast", "priority")],
+)
+def test_service_tiers(asked: str | None, served: str) -> None:
+    """OpenAI's names are tiers of ours."""
+    assert parse(service_tier=asked).service_tier == served
+
+
+def test_what_belongs_together() -> None:
+    """By the cache key, else by the user."""
+    assert parse(user="u", prompt_cache_key="k").sticky_key == "k"
+    assert parse(user="u").sticky_key == "u"
+    assert parse().sticky_key == ""
 
 
 def test_sampling_fields_in_use() -> None:
