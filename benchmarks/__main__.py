@@ -9,7 +9,16 @@ import argparse
 import subprocess
 import sys
 
-BENCHMARKS = ("token_path", "delivery", "interference", "cpu_engine", "sglang_worker")
+BENCHMARKS = (
+    "token_path",
+    "request_path",
+    "tokenizing",
+    "delivery",
+    "interference",
+    "cpu_engine",
+    "embeddings",
+    "sglang_worker",
+)
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""What idle connections and slow readers do to everybody else: the gaps between tokens of 64 ordinary streams.
+"""What others do to everybody else: the gaps between tokens of 64 ordinary streams.
 
-    python -m benchmarks.interference [--idle 10000] [--slow 1000]
+    python -m benchmarks.interference [--idle 10000] [--slow 1000] [--long 200000] [--only long]
 
-Three runs on one gateway: alone, beside idle connections, beside clients that open a stream and never read it. The
-crowd lives in a process of its own.
+Runs on one gateway: alone, beside idle connections, beside clients that open a stream and never read it, and beside a
+client that sends a prompt of 200,000 tokens again and again, each never seen before, with a second between them. Each
+row has been measured in turn with streams alone, since a shared machine changes its pace; the ratio is the median of
+the rounds'. Who disturbs lives in a process of its own, and long prompts go to a worker of their own.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ import argparse
 import asyncio
 import itertools
 import json
+import random
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,23 +30,56 @@ from typing import Any
 import psutil
 import uvloop
 
+from benchmarks.conversations import prose
 from benchmarks.report import write_report
+from gateway.core.tokenizer import Tokenizer
 from tests.support.processes import Mesh
 from tests.support.raw_client import EventStream
+from worker.engines.scripted.models import build_model
 
 STREAMS = 64
 STEP_MS = 20
+LONG_MODEL = "m-chatml"
+LONG_PAUSE_S = 1.0
 SETTLE_S = 3.0  # the arrival of a crowd is not what is measured
 SCRIPTS = {
     "ordinary": [{"text": " token", "repeat": 400}, {"finish": "stop"}],
     # 10 kB a second for each slow reader: its buffers fill while it is watched.
+    "one": [{"text": " token"}, {"finish": "stop"}],
     "slow": [{"text": "y" * 1000, "repeat": 100_000, "gap_ms": 100}, {"finish": "stop"}],
 }
 BODY = {"model": "m-text", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
 async def crowd(kind: str, count: int, address: str) -> None:
-    """Hold `count` connections until standard input closes; a slow reader asks for a stream and reads nothing."""
+    """Disturb until standard input closes, with `count` connections or prompts of `count` tokens."""
+    if kind == "long":
+        await send_long_prompts(count, address)
+    else:
+        await hold_connections(kind, count, address)
+
+
+async def send_long_prompts(tokens: int, address: str) -> None:
+    """One after the other, no two alike."""
+    info = build_model(LONG_MODEL, context_length=1 << 22, capabilities=())
+    tokenizer = Tokenizer(info.tokenizer_json)
+    text = prose(random.Random(1), tokens, lambda piece: len(tokenizer.encode(piece)))
+    closed = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+    number = 0
+    while not closed.done():
+        number += 1
+        content = f"{number} {text}"
+        body = {"model": LONG_MODEL, "messages": [{"role": "user", "content": content}], "stream": True}
+        stream = await EventStream.open(address, body, headers={"X-Request-Id": f"one.{number}"})
+        await stream.done
+        assert stream.payloads()[-1] == b"[DONE]", (stream.status, stream.body[:500])
+        if number == 1:
+            print("ready", flush=True)
+        await asyncio.wait([closed], timeout=LONG_PAUSE_S)
+
+
+async def hold_connections(kind: str, count: int, address: str) -> None:
+    """A slow reader asks for a stream and reads nothing."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     host, _, port = address.rpartition(":")
@@ -72,37 +111,49 @@ async def _ordinary(address: str) -> list[float]:
     return sorted(gaps)
 
 
-def measure(idle: int, slow: int, rounds: int) -> list[dict[str, Any]]:
+def p99_ms(gaps: Sequence[float]) -> float:
+    return gaps[int(len(gaps) * 0.99)] * 1000
+
+
+@contextmanager
+def beside(kind: str, count: int, address: str) -> Iterator[None]:
+    """While the crowd is there."""
+    argv = [sys.executable, "-m", "benchmarks.interference", "--crowd", kind, str(count), address]
+    others = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert others.stdout is not None
+    assert others.stdin is not None
+    others.stdout.readline()
+    time.sleep(SETTLE_S)
+    yield
+    others.stdin.close()
+    others.wait()
+    others.stdout.close()
+
+
+def measure(crowds: Mapping[str, int], rounds: int) -> list[dict[str, Any]]:
     with TemporaryDirectory() as directory:
         scripts = Path(directory) / "scripts.json"
         scripts.write_text(json.dumps(SCRIPTS))
         worker = ["--engine", "scripted", "--scripts", str(scripts), "--step-ms", str(STEP_MS)]
-        worker += ["--max-running", str(STREAMS + slow)]
+        ordinary = [*worker, "--model-name", "m-text", "--max-running", str(STREAMS + crowds.get("slow", 0))]
         rows: list[dict[str, Any]] = []
-        with Mesh(workers=[worker]) as mesh:
+        with Mesh(workers=[ordinary, [*worker, "--model-name", LONG_MODEL]]) as mesh:
+            address = mesh.gateway.address
             gateway = psutil.Process(mesh.gateway.pid)
-            uvloop.run(_ordinary(mesh.gateway.address))  # warm
-            for name, kind, count in (("alone", "idle", 0), ("idle", "idle", idle), ("slow", "slow", slow)):
-                argv = [sys.executable, "-m", "benchmarks.interference", "--crowd", kind, str(count)]
-                others = subprocess.Popen(
-                    [*argv, mesh.gateway.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                )
-                assert others.stdout is not None
-                assert others.stdin is not None
-                others.stdout.readline()
-                time.sleep(SETTLE_S)
-                p99s = []
+            uvloop.run(_ordinary(address))  # warm
+            for kind, count in crowds.items():
+                alone, disturbed = [], []
                 for _ in range(rounds):
-                    gaps = uvloop.run(_ordinary(mesh.gateway.address))
-                    p99s.append(gaps[int(len(gaps) * 0.99)])
-                p99 = sorted(p99s)[len(p99s) // 2] * 1000
-                row = {"beside": name, "connections": count, "p99_gap_ms": round(p99, 2)}
-                row["ratio"] = round(p99 / rows[0]["p99_gap_ms"], 2) if rows else 1.0
+                    alone.append(p99_ms(uvloop.run(_ordinary(address))))
+                    with beside(kind, count, address):
+                        disturbed.append(p99_ms(uvloop.run(_ordinary(address))))
+                ratios = sorted(there / before for before, there in zip(alone, disturbed, strict=True))
+                row = {"beside": kind, "count": count, "alone_p99_gap_ms": round(statistics.median(alone), 2)}
+                row |= {"p99_gap_ms": round(statistics.median(disturbed), 2)}
+                row |= {"ratio": round(statistics.median(ratios), 2)}
+                row |= {"least": round(ratios[0], 2), "most": round(ratios[-1], 2)}
                 row["gateway_rss_mib"] = gateway.memory_info().rss >> 20
                 rows.append(row)
-                others.stdin.close()
-                others.wait()
-                others.stdout.close()
     return rows
 
 
@@ -110,6 +161,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--idle", type=int, default=10_000)
     parser.add_argument("--slow", type=int, default=1_000)
+    parser.add_argument("--long", type=int, default=200_000)
+    parser.add_argument("--only", choices=("idle", "slow", "long"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--crowd", nargs=3, metavar=("KIND", "COUNT", "ADDRESS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -117,7 +170,10 @@ def main() -> None:
         kind, count, address = options.crowd
         asyncio.run(crowd(kind, int(count), address))
     else:
-        write_report("interference", measure(options.idle, options.slow, options.rounds))
+        crowds = {kind: getattr(options, kind) for kind in ("idle", "slow", "long")}
+        if options.only:
+            crowds = {options.only: crowds[options.only]}
+        write_report("interference", measure(crowds, options.rounds))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ class Plan:
     deadline: float
     stall_s: float
     heartbeat_s: float
+    # See RequestSpec.
+    prompt_wire: bytes = b""
 
 
 @dataclass(slots=True)
@@ -350,6 +352,7 @@ class Generation:
             traceparent=plan.traceparent,
             logprobs=plan.logprobs,
             prompt_logprobs=plan.prompt_logprobs,
+            prompt_wire=plan.prompt_wire,
         )
         run.choices += [
             _Choice(self, index, self._sink, self._metrics, now, wants_scores=plan.logprobs is not None)

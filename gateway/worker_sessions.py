@@ -35,6 +35,8 @@ _TOKENIZER_TIMEOUT_S = 60.0
 # Prompt tokens after which a message is closed and the next one begun: at most 5 bytes each, so that even two
 # of the longest prompts stay far below the message limit.
 _TOKENS_A_MESSAGE = 1 << 20
+# Some 0.3 ms.
+_IDS_A_PIECE = 8192
 
 _FINISH: dict[int, FinishReason] = {
     types_pb2.FINISH_REASON_STOP: "stop",
@@ -78,6 +80,8 @@ class RequestSpec:
     traceparent: str
     logprobs: int | None
     prompt_logprobs: bool
+    # Of a long prompt: `prompt_wire` of its ids, made off the loop.
+    prompt_wire: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class WorkerSession:
         The session must be connected. If it breaks, the listeners get on_lost.
         """
         assert self.connected
-        template = _generate(spec)
+        first: worker_pb2.Generate | None = None
         keys = []
         for index, listener in enumerate(listeners):
             self._outbox_tokens += len(spec.prompt_token_ids)
@@ -149,7 +153,15 @@ class WorkerSession:
                 self._outbox.append(worker_pb2.SessionRequest())
                 self._outbox_tokens = len(spec.prompt_token_ids)
             message = self._outbox[-1].generates.add()
-            message.CopyFrom(template)
+            if first is None:
+                try:
+                    _fill(message, spec)
+                except BaseException:
+                    del self._outbox[-1].generates[-1]
+                    raise
+                first = message
+            else:
+                message.CopyFrom(first)
             message.key, message.choice_index = self._next_key, index
             self._listeners[self._next_key] = listener
             keys.append(self._next_key)
@@ -341,17 +353,26 @@ def _model(model: worker_pb2.Model) -> ModelDescription:
 _SCALARS = (*RANGES, "ignore_eos")
 
 
-def _generate(spec: RequestSpec) -> worker_pb2.Generate:
-    """Without key and choice_index."""
-    message = worker_pb2.Generate(
-        request_id=spec.request_id,
-        model=spec.model,
-        prompt_token_ids=spec.prompt_token_ids,
-        priority=spec.priority,
-        cache_salt=spec.cache_salt,
-        lease_id=spec.lease_id,
-        traceparent=spec.traceparent,
-    )
+def prompt_wire(token_ids: Sequence[int]) -> bytes:
+    """Token ids as they stand in a request to a worker, where they go in at 7 ns each instead of 25.
+
+    Takes 40 ns each, in pieces: made in a thread, it lets others have their turn.
+    """
+    message = worker_pb2.Generate()
+    for start in range(0, len(token_ids), _IDS_A_PIECE):
+        message.prompt_token_ids.extend(token_ids[start : start + _IDS_A_PIECE])
+    return message.SerializeToString()
+
+
+def _fill(message: worker_pb2.Generate, spec: RequestSpec) -> None:
+    """All but key and choice_index."""
+    message.request_id, message.model = spec.request_id, spec.model
+    if spec.prompt_wire:
+        message.MergeFromString(spec.prompt_wire)
+    else:
+        message.prompt_token_ids.extend(spec.prompt_token_ids)
+    message.priority, message.cache_salt = spec.priority, spec.cache_salt
+    message.lease_id, message.traceparent = spec.lease_id, spec.traceparent
     if spec.logprobs is not None:
         message.logprobs.top, message.logprobs.prompt = spec.logprobs, spec.prompt_logprobs
     sampling = message.sampling
@@ -362,7 +383,6 @@ def _generate(spec: RequestSpec) -> worker_pb2.Generate:
     sampling.stop.extend(spec.sampling.stop)
     for token_id, bias in spec.sampling.logit_bias.items():
         sampling.logit_bias[token_id] = bias
-    return message
 
 
 class WorkerSessions:
