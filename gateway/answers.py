@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from inferway.errors import ApiError, Reason
 
+from .core.answer_events import Content, Reasoning, Text
 from .core.logprobs import ScoredToken
-from .core.reasoning import Content, Event, Reasoning, ThinkSplitter
+from .core.reasoning import ThinkSplitter
 from .core.sse import DONE, HEARTBEAT, ChoiceText, Encoder, FinishReason, Usage, error_event
 from .generation import Sink
 from .sse_stream import SseStream
@@ -149,7 +150,7 @@ class StreamedAnswer:
             self._write(index, events or ([Content("")] if self._scores.get(index) else []))
         self._stream.write(self._encoder.finish(index, reason))
 
-    def _write(self, index: int, events: Sequence[Event]) -> None:
+    def _write(self, index: int, events: Sequence[Text]) -> None:
         usage = self._continuous_usage() if self._continuous_usage is not None else None
         for event in events:
             encode = self._encoder.reasoning if isinstance(event, Reasoning) else self._encoder.content

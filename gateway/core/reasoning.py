@@ -8,74 +8,73 @@ less one character. A thought that is still open at the end stays a thought.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from .answer_events import Content, Reasoning, Text
 
 OPEN = "<think>"
 CLOSE = "</think>"
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    text: str
-
-
-Event = Reasoning | Content
-
-
 class ThinkSplitter:
-    """For models that write <think>thought</think>answer; `opened` when the template has written the first tag."""
+    """For models that write <think>thought</think>answer; `opened` when the template has written the first tag.
 
-    def __init__(self, *, opened: bool = False) -> None:
+    `call_mark` is one with which a tool call begins and a thought ends, though the thought's own tag is forgotten.
+    """
+
+    def __init__(self, *, opened: bool = False, call_mark: str = "") -> None:
         self._thinking = opened
         self._held = ""
+        self._call_mark = call_mark
 
-    def feed(self, text: str) -> list[Event]:
-        events: list[Event] = []
+    def feed(self, text: str) -> list[Text]:
+        events: list[Text] = []
         text = self._held + text
         while True:
             tag = CLOSE if self._thinking else OPEN
+            mark = self._call_mark if self._thinking else ""
             found = text.find(tag)
+            marked = text.find(mark) if mark else -1
+            if marked >= 0 and (found < 0 or marked < found):
+                self._emit(events, text[:marked])
+                text = text[marked:]
+                self._thinking = False
+                continue
             if found < 0:
                 break
             self._emit(events, text[:found])
             text = text[found + len(tag) :]
             self._thinking = not self._thinking
-        keep = _length_of_partial_tag(text, tag)
+        keep = max(_length_of_partial_tag(text, tag), _length_of_partial_tag(text, mark))
         self._held = text[len(text) - keep :]
         self._emit(events, text[: len(text) - keep])
         return events
 
-    def finish(self) -> list[Event]:
-        events: list[Event] = []
+    def finish(self) -> list[Text]:
+        events: list[Text] = []
         self._emit(events, self._held)
         self._held = ""
         return events
 
-    def _emit(self, events: list[Event], text: str) -> None:
+    def _emit(self, events: list[Text], text: str) -> None:
         if text:
             events.append(Reasoning(text) if self._thinking else Content(text))
 
 
 def _length_of_partial_tag(text: str, tag: str) -> int:
     """Length of the longest suffix of `text` that is a proper prefix of `tag`."""
-    start = text.rfind("<", max(0, len(text) - len(tag) + 1))
+    start = text.rfind(tag[0], max(0, len(text) - len(tag) + 1)) if tag else -1
     if start >= 0 and tag.startswith(text[start:]):
         return len(text) - start
     return 0
 
 
-SPLITTERS: dict[str, Callable[[bool], ThinkSplitter]] = {
-    "think": lambda _enabled: ThinkSplitter(),
-    "think_preopened": lambda enabled: ThinkSplitter(opened=enabled),
+SPLITTERS: dict[str, Callable[[bool, str], ThinkSplitter]] = {
+    "think": lambda _enabled, call_mark: ThinkSplitter(call_mark=call_mark),
+    "think_preopened": lambda enabled, call_mark: ThinkSplitter(opened=enabled, call_mark=call_mark),
 }
 
 
-def make_splitter(name: str, *, enabled: bool) -> ThinkSplitter | None:
+def make_splitter(name: str, *, enabled: bool, call_mark: str = "") -> ThinkSplitter | None:
     """The splitter that a model names, or None. `enabled` is False when the request turned thinking off."""
     factory = SPLITTERS.get(name)
-    return factory(enabled) if factory else None
+    return factory(enabled, call_mark) if factory else None

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.reasoning import Content, Event, Reasoning, ThinkSplitter, make_splitter
+from gateway.core.answer_events import Content, Event, Reasoning
+from gateway.core.reasoning import ThinkSplitter, make_splitter
 
 
 def merge(events: list[Event]) -> list[Event]:
