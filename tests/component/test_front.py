@@ -9,6 +9,7 @@ import logging
 import pytest
 from aiohttp import web
 
+from gateway.core.tenants import Caller
 from gateway.http_server import HttpServer
 from gateway.metrics import Metrics
 from gateway.middleware import Exchange, Front, Handler
@@ -20,7 +21,7 @@ METRICS = Metrics(Registry("front_test"))
 
 async def answer(handler: Handler) -> bytes:
     """What a client gets whose request this handler serves."""
-    front = Front({"/v1/chat/completions": {"POST": handler}}, METRICS, lambda _: "t", lambda _: False, 1.0)
+    front = Front({"/v1/chat/completions": {"POST": handler}}, METRICS, lambda _: Caller("t"), lambda _: False, 1.0)
     runner = web.ServerRunner(HttpServer(front, max_header_bytes=8190, keepalive_s=5))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -117,7 +117,7 @@ def _wait_running(ops_address: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--engine", "none"), "--engine: must be one of llamacpp, scripted, sglang, got 'none'"),
+        (("--engine", "none"), "--engine: must be one of llamacpp, minilm, scripted, sglang, got 'none'"),
         (
             ("--engine", "scripted", "--listen", "0.0.0.0:0"),
             "refusing to listen on 0.0.0.0:0 without authentication",
