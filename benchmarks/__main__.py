@@ -11,6 +11,7 @@ import sys
 
 BENCHMARKS = (
     "token_path",
+    "tool_path",
     "request_path",
     "tokenizing",
     "delivery",

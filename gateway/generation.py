@@ -20,6 +20,7 @@ from typing import Protocol
 
 from inferway.errors import ApiError, Reason
 
+from .core.constraints import Constraint
 from .core.generation_fields import Sampling
 from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
@@ -56,6 +57,7 @@ class Plan:
     heartbeat_s: float
     # See RequestSpec.
     prompt_wire: bytes = b""
+    constraint: Constraint | None = None
 
 
 @dataclass(slots=True)
@@ -70,11 +72,13 @@ class Timing:
 class Sink(Protocol):
     """Where the text of a request goes. Called on the path of a token: must not block or raise."""
 
-    def on_text(self, index: int, text: str) -> None: ...
+    def on_text(self, index: int, text: str, tokens: int) -> None:
+        """`tokens` is how many the text was made of."""
+
     def on_scores(self, index: int, scores: Sequence[ScoredToken]) -> None:
         """Log-probabilities that belong to the text that comes next, or with the finish."""
 
-    def on_finish(self, index: int, text: str, reason: FinishReason) -> None: ...
+    def on_finish(self, index: int, text: str, tokens: int, reason: FinishReason) -> None: ...
     def on_silence(self) -> None:
         """Nothing has come for a heartbeat's time."""
 
@@ -95,6 +99,7 @@ class _Choice:
         "_gaps",
         "_generation",
         "_sink",
+        "_told_tokens",
         "completion_tokens",
         "index",
         "key",
@@ -114,6 +119,8 @@ class _Choice:
         self.key = 0
         self.last_at = now
         self.completion_tokens = 0
+        # Of those, the ones that the sink has been given with their text.
+        self._told_tokens = 0
         self.usage: Usage | None = None
 
     def on_first(self, usage: Usage) -> None:
@@ -129,7 +136,8 @@ class _Choice:
         self.last_at = now
         if text:
             self._generation.spoke_at = now
-            self._sink.on_text(self.index, text)
+            tokens, self._told_tokens = completion_tokens - self._told_tokens, completion_tokens
+            self._sink.on_text(self.index, text, tokens)
 
     def on_scores(self, scores: Sequence[ScoredToken]) -> None:
         self._sink.on_scores(self.index, scores)
@@ -139,7 +147,7 @@ class _Choice:
         self.usage = usage
         self.completion_tokens = usage.completion_tokens
         self._generation.first_output(usage.cached_tokens)
-        self._sink.on_finish(self.index, text, reason)
+        self._sink.on_finish(self.index, text, max(0, usage.completion_tokens - self._told_tokens), reason)
         self._generation.choice_finished(self)
 
     def on_error(self, error: ApiError) -> None:
@@ -273,6 +281,8 @@ class Generation:
         if run is None or not choice.key:
             return  # of a run that has been given back already
         choice.key = 0
+        if error.param == "constraint" and self._plan.constraint is not None:
+            error.param = self._plan.constraint.param  # the caller's own name for it
         lost = error.reason is Reason.WORKER_FAILED
         refused = error.reason in REFUSALS
         may_move = refused or (lost and self._workers_lost < _MAX_WORKERS_LOST)
@@ -353,6 +363,7 @@ class Generation:
             logprobs=plan.logprobs,
             prompt_logprobs=plan.prompt_logprobs,
             prompt_wire=plan.prompt_wire,
+            constraint=plan.constraint,
         )
         run.choices += [
             _Choice(self, index, self._sink, self._metrics, now, wants_scores=plan.logprobs is not None)

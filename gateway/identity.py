@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 
+from .core.history import IdStyle, is_mistral_id, mistral_id
 from .core.ids import uuid7
 
 
@@ -15,3 +16,10 @@ def new_request_id() -> str:
 def new_answer_id(prefix: str) -> str:
     """The id in an answer's body: made here, never the caller's X-Request-Id."""
     return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def new_call_id(style: IdStyle, own: str) -> str:
+    """The id of a tool call: the model's own where it fits its family, else one of that form."""
+    if style == "mistral":
+        return own if is_mistral_id(own) else mistral_id(secrets.token_bytes(9))
+    return own if style == "kimi" and own else f"call_{secrets.token_hex(12)}"

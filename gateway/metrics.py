@@ -31,6 +31,9 @@ class Metrics:
             "inter_token_latency_seconds", "Gaps between tokens of one choice.", buckets=GAP_BUCKETS
         )
         self.tokens = counter("tokens", "Tokens by kind.", "model", "kind")
+        self.tool_calls = counter(
+            "tool_calls", "Tool calls by what became of them, and markup that was none.", "model", "outcome"
+        )
         self.retries = counter("retries", "Requests sent to a further worker.", "reason")
         self.fallback_dispatches = counter("fallback_dispatches", "Requests dispatched without a router.")
         self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")

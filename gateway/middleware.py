@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -52,6 +53,8 @@ class Exchange:
     error: ApiError | None = None
     # What the answer says beside its body, whatever becomes of it.
     headers: dict[str, str] = field(default_factory=dict)
+    # What became of the tool calls in the answer.
+    tool_calls: Counter[str] = field(default_factory=Counter)
 
     def asks(self, model: str, *, stream: bool, max_tokens: int | None) -> None:
         """What the body says, as soon as it has been read."""
@@ -215,6 +218,8 @@ class Front:
             metrics.queue_time.labels(model).observe(timing.dispatched - timing.queued)
         if timing.first_token:
             metrics.time_to_first_token.labels(model).observe(timing.first_token - exchange.received)
+        for what, count in exchange.tool_calls.items():
+            metrics.tool_calls.labels(model, what).inc(count)
         if usage is not None:
             metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
             metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)

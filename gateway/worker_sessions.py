@@ -21,6 +21,7 @@ from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.errors import ApiError, Reason
 from inferway.sampling import RANGES
 
+from .core.constraints import Constraint, Kind
 from .core.generation_fields import Sampling
 from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
@@ -38,6 +39,11 @@ _TOKENS_A_MESSAGE = 1 << 20
 # Some 0.3 ms.
 _IDS_A_PIECE = 8192
 
+_CONSTRAINTS: dict[Kind, worker_pb2.ConstraintKind] = {
+    "json_schema": worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA,
+    "regex": worker_pb2.CONSTRAINT_KIND_REGEX,
+    "ebnf": worker_pb2.CONSTRAINT_KIND_EBNF,
+}
 _FINISH: dict[int, FinishReason] = {
     types_pb2.FINISH_REASON_STOP: "stop",
     types_pb2.FINISH_REASON_LENGTH: "length",
@@ -82,6 +88,7 @@ class RequestSpec:
     prompt_logprobs: bool
     # Of a long prompt: `prompt_wire` of its ids, made off the loop.
     prompt_wire: bytes = b""
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +382,9 @@ def _fill(message: worker_pb2.Generate, spec: RequestSpec) -> None:
     message.lease_id, message.traceparent = spec.lease_id, spec.traceparent
     if spec.logprobs is not None:
         message.logprobs.top, message.logprobs.prompt = spec.logprobs, spec.prompt_logprobs
+    if spec.constraint is not None:
+        message.constraint.kind = _CONSTRAINTS[spec.constraint.kind]
+        message.constraint.text = spec.constraint.text
     sampling = message.sampling
     for name in _SCALARS:
         value = getattr(spec.sampling, name)

@@ -39,6 +39,9 @@ class Reason(Enum):
     CONVERSATION_NOT_SUPPORTED = Row(
         400, _INVALID, "conversation_not_supported", "INVALID_ARGUMENT", "the chat template refuses the conversation"
     )
+    INVALID_SCHEMA = Row(
+        400, _INVALID, "invalid_schema", "INVALID_ARGUMENT", "what an answer must match is no valid schema or grammar"
+    )
     INVALID_API_KEY = Row(401, _INVALID, "invalid_api_key", "UNAUTHENTICATED", "no key, or a wrong one")
     MODEL_NOT_ALLOWED = Row(403, "permission_error", "model_not_allowed", "PERMISSION_DENIED", "not with this key")
     PRIORITY_NOT_ALLOWED = Row(
@@ -50,6 +53,13 @@ class Reason(Enum):
     REQUEST_TIMEOUT = Row(408, _INVALID, "request_timeout", "DEADLINE_EXCEEDED", "the body did not arrive in time")
     PAYLOAD_TOO_LARGE = Row(413, _INVALID, "payload_too_large", "OUT_OF_RANGE", "the body is above the limit")
     UNSUPPORTED_MEDIA_TYPE = Row(415, _INVALID, "unsupported_media_type", "INVALID_ARGUMENT", "not JSON")
+    SCHEMA_NOT_SUPPORTED = Row(
+        422,
+        _INVALID,
+        "schema_not_supported",
+        "FAILED_PRECONDITION",
+        "a valid schema that the model's engine cannot enforce",
+    )
     HEADERS_TOO_LARGE = Row(431, _INVALID, "headers_too_large", "INVALID_ARGUMENT", "the headers are above the limit")
     CLIENT_CLOSED_REQUEST = Row(499, _INVALID, "client_closed_request", "CANCELLED", "the client left")
     CLIENT_TOO_SLOW = Row(

@@ -45,11 +45,15 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
 
+# "unknown": from a peer that knows more kinds; no model has it.
+ConstraintKind = Literal["json_schema", "regex", "ebnf", "structural_tag", "unknown"]
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """What a completion must match: the grammar's kind and its source."""
 
-    kind: Literal["json_schema", "regex", "ebnf", "structural_tag"]
+    kind: ConstraintKind
     text: str
 
 
@@ -60,6 +64,10 @@ class GenerateRequest:
     Fields that not every engine honours go by capabilities of the model: `constraint` by "constraint." and its kind,
     `logprobs` and `prompt_logprobs` by "logprobs", `adapter` by "adapter". An engine without the capability raises
     UNSUPPORTED_VALUE for the field, or is never given it.
+
+    A constraint that does not compile ends its own choice before any token, in INVALID_SCHEMA or, where it is valid and
+    the engine cannot enforce it, SCHEMA_NOT_SUPPORTED. It wins against `ignore_eos` and `min_tokens`: a text that
+    nothing may follow ends.
     """
 
     key: int
@@ -155,6 +163,10 @@ class Load:
     kv_used_tokens: int = 0
     kv_total_tokens: int = 0
     prefill_tokens_per_s: float = 0.0
+    # Constraints since the start whose compiled grammar was in the engine's cache, and those that had to be compiled;
+    # 0: none, or the engine does not say.
+    grammar_hits: int = 0
+    grammar_misses: int = 0
 
 
 @dataclass(frozen=True, slots=True)

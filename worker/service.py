@@ -21,7 +21,7 @@ from inferway.sampling import RANGES
 
 from .core.choice import Delta, Usage
 from .core.logprobs import ScoredToken
-from .engine import EmbedRequest, FinishReason, GenerateRequest, ModelInfo, Sampling
+from .engine import Constraint, ConstraintKind, EmbedRequest, FinishReason, GenerateRequest, ModelInfo, Sampling
 from .runtime import GatewaySession, Runtime, Watcher
 
 log = logging.getLogger(__name__)
@@ -264,6 +264,7 @@ def _request(generate: worker_pb2.Generate) -> GenerateRequest:
         lease_id=generate.lease_id,
         logprobs=generate.logprobs.top if generate.HasField("logprobs") else None,
         prompt_logprobs=generate.logprobs.prompt,
+        constraint=_constraint(generate),
     )
 
 
@@ -288,6 +289,20 @@ def _step_batch(batch: Iterable[tuple[int, Delta]]) -> worker_pb2.StepBatch:
         if delta.prompt_logprobs:
             wire.prompt_logprobs.extend(map(_token_logprob, delta.prompt_logprobs))
     return message
+
+
+_KINDS: dict[worker_pb2.ConstraintKind, ConstraintKind] = {
+    worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA: "json_schema",
+    worker_pb2.CONSTRAINT_KIND_REGEX: "regex",
+    worker_pb2.CONSTRAINT_KIND_EBNF: "ebnf",
+    worker_pb2.CONSTRAINT_KIND_STRUCTURAL_TAG: "structural_tag",
+}
+
+
+def _constraint(generate: worker_pb2.Generate) -> Constraint | None:
+    if not generate.HasField("constraint"):
+        return None
+    return Constraint(_KINDS.get(generate.constraint.kind, "unknown"), generate.constraint.text)
 
 
 def _token_logprob(token: ScoredToken) -> worker_pb2.TokenLogprob:

@@ -12,6 +12,7 @@ from inferway.errors import invalid
 from inferway.sampling import RANGES, TOP_LOGPROBS, check_range
 
 from .body import convert, decode_object, json_type, sent, unsupported
+from .constraints import Constraint
 from .fields import CHAT, MAX_METADATA_PAIRS, PART_TYPES, ROLES
 from .generation_fields import (
     GenerationBody,
@@ -20,6 +21,8 @@ from .generation_fields import (
     common_fields,
     prepared,
 )
+from .output_format import read_format
+from .tool_request import NO_TOOLS, ToolUse, read_functions, read_tools
 
 # OpenAI's names, and the tier that each is served in. There is no capacity that could be bought ahead.
 _TIERS: Mapping[str, ServiceTier] = {
@@ -53,6 +56,8 @@ class ChatBody(GenerationBody, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
@@ -65,7 +70,7 @@ class ChatBody(GenerationBody, kw_only=True):
 class ChatRequest(GenerationRequest):
     # Plain data for the template: role and content (text) and, where given, name, tool_calls, tool_call_id, ...
     messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
+    tool_use: ToolUse = NO_TOOLS
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -78,13 +83,15 @@ def parse_chat(body: bytes) -> ChatRequest:
         raise invalid("messages", "'messages' must have at least 1 item, got 0.")
     messages = [_message(message, f"messages[{index}]") for index, message in enumerate(chat.messages)]
     _check_output_options(chat)
+    tool_use = _tool_use(chat)
     for reserved in _OF_TEMPLATES:
         if reserved in (chat.chat_template_kwargs or ()):
             raise invalid("chat_template_kwargs", f"'chat_template_kwargs' must not contain '{reserved}'.")
     return ChatRequest(
         **common_fields(chat, max_tokens=_max_tokens(chat)),
         messages=messages,
-        tools=_tools(chat),
+        tool_use=tool_use,
+        constraint=_constraint(chat, tool_use),
         template_kwargs=chat.chat_template_kwargs or {},
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         ignored=ignored,
@@ -183,30 +190,25 @@ def _check_output_options(chat: ChatBody) -> None:
         raise invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
     if chat.modalities is not None and chat.modalities != ["text"]:
         raise unsupported("modalities", "Only the modality 'text' is supported.")
-    kind = (chat.response_format or {}).get("type", "text")
-    if kind != "text":
-        if kind not in ("json_object", "json_schema"):
-            raise invalid(
-                "response_format.type", "'response_format.type' must be one of text, json_object, json_schema."
-            )
-        raise unsupported("response_format", f"The response format '{kind}' is not supported by this model.")
     if chat.metadata is not None and len(chat.metadata) > MAX_METADATA_PAIRS:
         raise invalid("metadata", f"'metadata' must have at most {MAX_METADATA_PAIRS} pairs, got {len(chat.metadata)}.")
 
 
-def _tools(chat: ChatBody) -> list[dict[str, Any]] | None:
-    for index, tool in enumerate(chat.tools or []):
-        function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict):
-            raise invalid(f"tools[{index}]", f"'tools[{index}]' must be an object of type 'function'.")
-        if not isinstance(function.get("name"), str):
-            raise invalid(f"tools[{index}].function.name", f"'tools[{index}].function.name' must be a string.")
-    choice = chat.tool_choice
-    if choice is None or choice == "auto":
-        return chat.tools or None
-    if choice == "none":
-        return None
-    if not chat.tools:
-        raise invalid("tool_choice", "'tool_choice' needs 'tools'.")
-    shown = choice if isinstance(choice, str) else "a named tool"
-    raise unsupported("tool_choice", f"'tool_choice' must be 'auto' or 'none' for this model, got {shown[:64]!r}.")
+def _tool_use(chat: ChatBody) -> ToolUse:
+    if chat.functions is None and chat.function_call is None:
+        return read_tools(chat.tools, chat.tool_choice, is_parallel=chat.parallel_tool_calls)
+    if chat.tools is not None or chat.tool_choice is not None:
+        older, newer = ("functions", "tools") if chat.functions is not None else ("function_call", "tool_choice")
+        raise invalid(older, f"'{older}' is the older form of '{newer}'; send one of them.")
+    if not chat.functions:
+        raise invalid("function_call", "'function_call' needs 'functions'.")
+    return read_functions(chat.functions, chat.function_call)
+
+
+def _constraint(chat: ChatBody, tool_use: ToolUse) -> Constraint | None:
+    """Calls that must be made, or a format that the text must have: not both."""
+    asked = read_format(chat.response_format, chat.guided())
+    forced = tool_use.constraint()
+    if asked is not None and forced is not None:
+        raise invalid(asked.param, f"'{asked.param}' cannot be asked for beside a call that '{forced.param}' forces.")
+    return forced or asked

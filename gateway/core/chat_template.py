@@ -52,6 +52,22 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self.marks = marks_of_template(source) | {token for token in (bos_token, eos_token) if token}
         self.uses_tools = "tools" in self._environment.undeclared_variables_in_template("chat")
+        self.takes_arguments_as_text = not self._renders_call({}) and self._renders_call("{}")
+
+    def _renders_call(self, arguments: Any) -> bool:
+        """Whether a conversation with an earlier call can be rendered, its arguments given so."""
+        function = {"name": "f", "arguments": arguments}
+        call = {"id": "abcdefghi", "type": "function", "function": function}
+        conversation: list[dict[str, Any]] = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "x", "tool_call_id": "abcdefghi", "name": "f"},
+        ]
+        try:
+            self.render(conversation)
+        except ApiError:
+            return False
+        return True
 
     def render(
         self,

@@ -18,6 +18,7 @@ from .generation_fields import (
     prepared,
     texts_or_ids,
 )
+from .output_format import read_format
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -63,6 +64,7 @@ def parse_completion(body: bytes) -> CompletionRequest:
         logprobs=0 if keep is not None and completion.logprobs is None else completion.logprobs,
         choices_field="n" if keep is None else "best_of",
         prompt_logprobs=bool(completion.echo) and completion.logprobs is not None,
+        constraint=read_format(None, completion.guided()),
         ignored=ignored,
         fields=sent(raw),
         sticky_key=completion.user or "",

@@ -31,6 +31,7 @@ from .body import unsupported
 MAX_CHOICES = 128
 MAX_PROMPTS = 2048
 MAX_METADATA_PAIRS = 16
+MAX_TOOLS = 128
 MAX_INPUTS = 2048
 MAX_DIMENSIONS = 65_536
 # OpenAI's own, unlike that of chat.
@@ -191,6 +192,10 @@ _GENERATION = (
         "lora_request",
         "Name of a loaded adapter of the model: the same as MODEL:ADAPTER. One that is not loaded is a 404.",
     ),
+    Field("guided_json", "A JSON schema that the text matches.", needs="constraint.json_schema"),
+    Field("guided_regex", "A regular expression that the text matches.", needs="constraint.regex"),
+    Field("guided_choice", "List of texts, one of which is the answer.", needs="constraint.regex"),
+    Field("guided_grammar", "A grammar that the text matches: Lark or GBNF, EBNF on SGLang.", needs="constraint.ebnf"),
     _ignored("user", "Names the caller's own user; never an authority."),
 )
 
@@ -199,10 +204,6 @@ _REFUSED_GENERATION = (
     _refused("allowed_token_ids", "Restricts the vocabulary."),
     _refused("bad_words", "Forbids words."),
     _refused("ebnf", "Restricts the text to a grammar."),
-    _refused("guided_choice", "Restricts the text to one of several."),
-    _refused("guided_grammar", "Restricts the text to a grammar."),
-    _refused("guided_json", "Restricts the text to a JSON schema."),
-    _refused("guided_regex", "Restricts the text to a regular expression."),
     _refused("include_stop_str_in_output", "Keeps the stop string in the text.", default=False),
     _refused("json_schema", "Restricts the text to a JSON schema."),
     _refused("length_penalty", "Belongs to beam search.", default=1),
@@ -261,9 +262,27 @@ CHAT = FieldTable(
         default=0,
         within=TOP_LOGPROBS,
     ),
-    Field("tools", "Functions that the model may call; named as ignored where the model's template knows none."),
-    Field("tool_choice", "auto or none; other choices are refused.", default="auto"),
-    Field("response_format", 'Only {"type": "text"}; JSON formats are refused.'),
+    Field(
+        "tools",
+        "Functions that the model may call. Of a model whose template knows none they are named as ignored, unless a "
+        "call is forced; of one whose way of calling nobody can read they are refused.",
+        items=Range(0, MAX_TOOLS),
+    ),
+    Field(
+        "tool_choice",
+        "auto, none, required, a function, or allowed_tools. What must be called is forced by a grammar, where the "
+        "model has the capability constraint.json_schema.",
+        default="auto",
+    ),
+    Field("parallel_tool_calls", "Whether one answer may have several calls; further ones are left out.", default=True),
+    Field("functions", "Older form of tools; the answer has function_call instead of tool_calls."),
+    Field("function_call", "Older form of tool_choice: auto, none, or the name of a function."),
+    Field(
+        "response_format",
+        "text, json_object, or json_schema with a schema that the answer matches.",
+        default_text="text",
+        needs="constraint.json_schema",
+    ),
     Field("modalities", 'Only ["text"].'),
     Field(
         "service_tier",
@@ -275,7 +294,6 @@ CHAT = FieldTable(
     Field("prompt_cache_key", "Keeps requests that belong together on one model of an alias that stands for several."),
     Field("chat_template_kwargs", 'Variables for the chat template, such as {"enable_thinking": false}.'),
     _ignored("metadata", "Names and values.", items=Range(0, MAX_METADATA_PAIRS)),
-    _ignored("parallel_tool_calls", "The model's own habit decides."),
     _ignored("prompt_cache_options", "Prefixes are cached wherever they repeat."),
     _ignored("prompt_cache_retention", "Prefixes stay cached while there is room."),
     _ignored("safety_identifier", "Names the caller's own user."),
@@ -285,8 +303,6 @@ CHAT = FieldTable(
     _refused("chat_template", "Another template than the model's."),
     _refused("continue_final_message", "Goes on with the last message.", default=False),
     _refused("documents", "Texts for the template."),
-    _refused("functions", "Use tools."),
-    _refused("function_call", "Use tool_choice."),
     _refused("moderation", "Judges, or blocks, prompt and answer."),
     _refused("prediction", "What the answer will mostly be."),
     _refused("reasoning_effort", "How long to think; chat_template_kwargs reaches templates that can be told."),

@@ -15,10 +15,14 @@ from inferway.errors import invalid
 from inferway.sampling import LOGIT_BIAS, MAX_STOP_CHARACTERS, MAX_STOPS, PRIORITY, RANGES, Range, check_range, shown
 
 from .body import check_length, json_type
+from .constraints import Constraint
 from .fields import MAX_CHOICES
 
 # In the order of service, and what answers say of it.
 ServiceTier = Literal["flex", "default", "priority"]
+
+
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
 class StreamOptions(msgspec.Struct):
@@ -49,6 +53,14 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     priority: int | None = None
     user: str | None = None
     lora_request: str | dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    def guided(self) -> dict[str, Any]:
+        """What restricts the text, by the field that says it."""
+        return {name: getattr(self, name) for name in GUIDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,8 @@ class GenerationRequest:
     # Equal for requests that belong together; "": the caller did not say.
     sticky_key: str = ""
     service_tier: ServiceTier | None = None
+    # What the text of each choice must match.
+    constraint: Constraint | None = None
 
 
 def prepared(raw: dict[str, Any]) -> dict[str, Any]:

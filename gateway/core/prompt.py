@@ -56,6 +56,11 @@ class PromptBuilder:
         return self._template is not None
 
     @property
+    def takes_arguments_as_text(self) -> bool:
+        """Whether the template writes the arguments of earlier calls as they are, and fails with objects."""
+        return self._template is not None and self._template.takes_arguments_as_text
+
+    @property
     def uses_tools(self) -> bool:
         return self._template is not None and self._template.uses_tools
 

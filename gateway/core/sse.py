@@ -16,7 +16,9 @@ from .logprobs import LegacyLogprobs, ScoredToken, chat_logprobs
 HEARTBEAT = b": heartbeat\n\n"
 DONE = b"data: [DONE]\n\n"
 
+# As workers say it, and as callers are told.
 FinishReason = Literal["stop", "length"]
+ToldReason = Literal["stop", "length", "tool_calls", "function_call"]
 Scores = Sequence[ScoredToken] | None
 
 _encode = msgspec.json.Encoder().encode
@@ -67,10 +69,12 @@ class Answer:
 class ChunkEncoder:
     """Encodes the chunks of one streamed answer with `n` choices.
 
-    With `include_usage` every chunk but the usage chunk carries `"usage": null`.
+    With `include_usage` every chunk but the usage chunk carries `"usage": null`. With `is_legacy` a call is told as
+    function_call, of which an answer has one.
     """
 
-    def __init__(self, answer: Answer, *, n: int = 1, include_usage: bool = False) -> None:
+    def __init__(self, answer: Answer, *, n: int = 1, include_usage: bool = False, is_legacy: bool = False) -> None:
+        self.is_legacy = is_legacy
         # The object is left open: what follows is `,"choices":...}`.
         kind = "chat.completion.chunk"
         self._head = b"data: " + _encode(answer.head(kind))[:-1]
@@ -92,11 +96,31 @@ class ChunkEncoder:
         tail = self._content_tail if usage is None and scores is None else self._tail_of(usage, scores)
         return b"".join((self._opened[index], b'{"reasoning_content":', _encode(text), tail))
 
+    def call_start(self, index: int, call: int, call_id: str, name: str) -> bytes:
+        """Everything about a call but its arguments."""
+        function = {"name": name, "arguments": ""}
+        told = {"index": call, "id": call_id, "type": "function", "function": function}
+        return self._delta(index, {"function_call": function} if self.is_legacy else {"tool_calls": [told]})
+
+    def call_arguments(self, index: int, call: int, text: str) -> bytes:
+        if self.is_legacy:
+            return self._delta(index, {"function_call": {"arguments": text}})
+        opened = b'{"tool_calls":[{"index":%d,"function":{"arguments":' % call
+        return b"".join((self._opened[index], opened, _encode(text), b"}}]", self._content_tail))
+
+    def call_mistake(self, index: int, call: int, mistake: str) -> bytes:
+        """What is wrong with the arguments of a call that has been told as the model wrote it."""
+        marked = {"index": call, "inferway": {"arguments_error": mistake}}
+        return b"" if self.is_legacy else self._delta(index, {"tool_calls": [marked]})
+
+    def _delta(self, index: int, delta: Mapping[str, Any]) -> bytes:
+        return b"".join((self._opened[index], _encode(delta)[:-1], self._content_tail))
+
     def _tail_of(self, usage: Usage | None, scores: Scores) -> bytes:
         logprobs = _encode(chat_logprobs(scores) if scores is not None else None)
         return b'},"logprobs":%b,"finish_reason":null}]%b' % (logprobs, _end(self._tail, usage))
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
+    def finish(self, index: int, reason: ToldReason) -> bytes:
         opened = _open_choice(self._head, index)
         return b'%b{},"logprobs":null,"finish_reason":"%b"}]%b' % (opened, reason.encode(), self._tail)
 
@@ -136,7 +160,7 @@ class CompletionEncoder:
     # A completion is one text: what a model thinks is a part of it.
     reasoning = content
 
-    def finish(self, index: int, reason: FinishReason) -> bytes:
+    def finish(self, index: int, reason: ToldReason) -> bytes:
         return b'%b"","logprobs":null,"finish_reason":"%b"}]%b' % (self._text[index], reason.encode(), self._tail)
 
     def usage(self, usage: Usage) -> bytes:
@@ -149,7 +173,7 @@ class Encoder(Protocol):
     def opening(self, index: int) -> bytes: ...
     def content(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes: ...
     def reasoning(self, index: int, text: str, usage: Usage | None = None, scores: Scores = None) -> bytes: ...
-    def finish(self, index: int, reason: FinishReason) -> bytes: ...
+    def finish(self, index: int, reason: ToldReason) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
 
 
@@ -168,17 +192,41 @@ class ChoiceText:
     """One choice of an answer that is not streamed."""
 
     content: str
-    finish_reason: FinishReason
+    finish_reason: ToldReason
     reasoning: str | None = None
     # None: not asked for.
     scores: Scores = None
+    calls: Sequence[ToolCall] = ()
 
 
-def whole_answer(answer: Answer, choices: Sequence[ChoiceText], usage: Usage) -> bytes:
-    """The body of an answer that is not streamed, choices in the order given."""
+@dataclass(slots=True)
+class ToolCall:
+    """One call of an answer. `arguments` are JSON as the model wrote it; `mistake` is what is wrong with them."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    mistake: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+        return told if self.mistake is None else {**told, "inferway": {"arguments_error": self.mistake}}
+
+
+def whole_answer(answer: Answer, choices: Sequence[ChoiceText], usage: Usage, *, is_legacy: bool = False) -> bytes:
+    """The body of an answer that is not streamed, choices in the order given; `is_legacy` as for ChunkEncoder."""
     rendered = []
     for index, choice in enumerate(choices):
-        message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+        content = choice.content if choice.content or not choice.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.calls and is_legacy:
+            message["function_call"] = choice.calls[0].as_json()["function"]
+        elif choice.calls:
+            message["tool_calls"] = [call.as_json() for call in choice.calls]
         if choice.reasoning is not None:
             message["reasoning_content"] = choice.reasoning
         logprobs = chat_logprobs(choice.scores) if choice.scores is not None else None

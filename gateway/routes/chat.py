@@ -7,10 +7,16 @@ from functools import partial
 from aiohttp import web
 
 from ..catalog import ServedModel
+from ..core.answer_reader import AnswerReader
+from ..core.body import unsupported
 from ..core.chat_request import ChatRequest, parse_chat
+from ..core.history import described_in_words, with_calls_as_expected
 from ..core.limits import check_items, check_request
-from ..core.reasoning import ThinkSplitter, make_splitter
+from ..core.reasoning import make_splitter
 from ..core.sse import ChunkEncoder, whole_answer
+from ..core.tools import PARSERS
+from ..core.tools.choice import id_style, make_parser
+from ..identity import new_call_id
 from ..middleware import Exchange, Handler
 from .generate import Inference, Reply, check_capabilities, require_chat
 
@@ -25,24 +31,71 @@ def make_chat(inference: Inference) -> Handler:
         check_request(limits, chat, body_bytes=len(body))
         require_chat(model)
         check_capabilities(model, chat)
+        _require_tools(model, chat)
 
         def build() -> list[list[int]]:
-            return [model.prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)]
+            return [chat_prompt(model, chat)]
 
         prompts = await inference.prompts(model, exchange, build, body_bytes=len(body))
+        is_legacy = chat.tool_use.is_legacy
         reply = Reply(
             id_prefix="chatcmpl",
             param="messages",
-            encoder=partial(ChunkEncoder, n=chat.n, include_usage=chat.include_usage),
-            whole=whole_answer,
-            splitters=_splitters(model, chat),
-            ignored=[*chat.ignored, *(["tools"] if chat.tools and not model.prompts.uses_tools else [])],
+            encoder=partial(ChunkEncoder, n=chat.n, include_usage=chat.include_usage, is_legacy=is_legacy),
+            whole=partial(whole_answer, is_legacy=is_legacy),
+            readers=[_reader(model, chat) for _ in range(chat.n)],
+            ignored=[*chat.ignored, *_ignored_tools(model, chat)],
         )
         return await inference.answer(request, exchange, model, limits, chat, prompts, reply)
 
     return chat_completions
 
 
-def _splitters(model: ServedModel, chat: ChatRequest) -> list[ThinkSplitter | None]:
-    enabled = chat.template_kwargs.get("enable_thinking", True) is not False
-    return [make_splitter(model.description.reasoning_parser, enabled=enabled) for _ in range(chat.n)]
+def chat_prompt(model: ServedModel, chat: ChatRequest) -> list[int]:
+    """The ids of a conversation. Raises ApiError when the model's template refuses it."""
+    prompts, use = model.prompts, chat.tool_use
+    tools = list(use.tools) if use.choice != "none" else None
+    messages = with_calls_as_expected(
+        chat.messages,
+        arguments_as_text=prompts.takes_arguments_as_text,
+        id_style=id_style(model.description.tool_parser),
+    )
+    if tools and use.is_forced and not prompts.uses_tools:
+        messages = described_in_words(messages, tools)
+    return prompts.build(messages, tools=tools or None, template_kwargs=chat.template_kwargs)
+
+
+def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:
+    description, use = model.description, chat.tool_use
+    is_constrained = chat.constraint is not None
+    parser = make_parser(description.tool_parser, use, is_constrained=is_constrained)
+    # A grammar leaves no room for a thought that the template has opened.
+    enabled = chat.template_kwargs.get("enable_thinking", True) is not False and not is_constrained
+    call_mark = parser.opening if parser is not None and parser.ends_thought else ""
+    splitter = make_splitter(description.reasoning_parser, enabled=enabled, call_mark=call_mark)
+    if splitter is None and parser is None:
+        return None
+    return AnswerReader(
+        splitter,
+        parser,
+        schemas=use.schemas,
+        new_id=partial(new_call_id, id_style(description.tool_parser)),
+        most_calls=None if use.is_parallel else 1,
+        called="function_call" if use.is_legacy else "tool_calls",
+    )
+
+
+def _require_tools(model: ServedModel, chat: ChatRequest) -> None:
+    """A template that shows the tools to a model of whose calls nobody can read is of no use: markup would be shown."""
+    use = chat.tool_use
+    if use.choice == "auto" and model.prompts.uses_tools and model.description.tool_parser not in PARSERS:
+        field = "functions" if use.is_legacy else "tools"
+        raise unsupported(
+            field, f"'{field}' with a free choice is not supported by the model '{model.name}'; 'required' may be."
+        )
+
+
+def _ignored_tools(model: ServedModel, chat: ChatRequest) -> list[str]:
+    use = chat.tool_use
+    is_ignored = use.tools and use.choice == "auto" and not model.prompts.uses_tools
+    return ["functions" if use.is_legacy else "tools"] if is_ignored else []

@@ -52,7 +52,7 @@ def make_completions(inference: Inference) -> Handler:
             param="prompt",
             encoder=partial(CompletionEncoder, echoes=echoes, include_usage=completion.include_usage),
             whole=whole,
-            splitters=[None] * (len(prompts) * completion.n),
+            readers=[None] * (len(prompts) * completion.n),
             ignored=completion.ignored,
         )
         return await inference.answer(request, exchange, model, limits, completion, prompts, reply)

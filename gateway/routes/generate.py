@@ -20,10 +20,10 @@ from inferway.errors import ApiError, Reason
 from ..answers import GatheredAnswer, Part, StreamedAnswer
 from ..catalog import Catalog, ServedModel
 from ..config import Config
+from ..core.answer_reader import AnswerReader
 from ..core.generation_fields import GenerationRequest
 from ..core.limits import Limits, completion_tokens, tightest
 from ..core.naming import Naming
-from ..core.reasoning import ThinkSplitter
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
 from ..embedding import Embedding
 from ..generation import TICK_S, Plan, Sink
@@ -62,8 +62,8 @@ class Reply:
     param: str
     encoder: Callable[[Answer], Encoder]
     whole: Callable[[Answer, Sequence[ChoiceText], Usage], bytes]
-    # For each choice what parts thought from answer, if anything.
-    splitters: Sequence[ThinkSplitter | None]
+    # For each choice what takes its text apart, if anything.
+    readers: Sequence[AnswerReader | None]
     # Fields that were accepted without effect.
     ignored: Sequence[str] = ()
 
@@ -215,6 +215,7 @@ class Inference:
             deadline=exchange.received + config.request_deadline_s,
             stall_s=config.stall_s,
             # Within two ticks one might go out before any silence, and spend the status of a refusal.
+            constraint=asked.constraint,
             heartbeat_s=max(config.heartbeat_s, 2 * TICK_S),
             prompt_wire=prompt.wire,
         )
@@ -234,7 +235,7 @@ class Inference:
         sink = StreamedAnswer(
             stream,
             reply.encoder(answer),
-            reply.splitters,
+            reply.readers,
             limit_bytes=config.client_buffer_bytes,
             on_too_slow=lambda: generation.fail(_cut_off()),
             scored=asked.logprobs is not None,
@@ -248,7 +249,8 @@ class Inference:
             await stream.open({**exchange.headers, "x-request-id": exchange.request_id})
             sink.opened()
             await generation.ended
-            usage = generation.usage if asked.include_usage else None
+            done = generation.usage
+            usage = (lambda: _with_thoughts(done, reply)) if done is not None and asked.include_usage else None
             await sink.complete(usage, timeout_s=config.client_write_timeout_s)
         except ConnectionError:
             raise
@@ -264,7 +266,7 @@ class Inference:
                 with suppress(ApiError):  # a client that does not read is cut; the first error is the outcome
                     await sink.fail(exchange.error, timeout_s=config.client_write_timeout_s)
         finally:
-            self._finish(generation, exchange)
+            self._finish(generation, exchange, reply)
         response = stream.response
         assert response is not None
         return response
@@ -277,21 +279,34 @@ class Inference:
         answer: Answer,
         reply: Reply,
     ) -> web.StreamResponse:
-        sink = GatheredAnswer(reply.splitters, scored=asked.logprobs is not None)
+        sink = GatheredAnswer(reply.readers, scored=asked.logprobs is not None)
         generation = self.new_generations(plans, _sinks(sink, plans))
         try:
             generation.start()
             await generation.ended
         finally:
-            self._finish(generation, exchange)
+            self._finish(generation, exchange, reply)
         assert generation.usage is not None
-        body = reply.whole(answer, sink.choices(), generation.usage)
+        body = reply.whole(answer, sink.choices(), _with_thoughts(generation.usage, reply))
         exchange.headers["openai-processing-ms"] = _elapsed_ms(exchange)
         return web.Response(body=body, content_type="application/json")
 
-    def _finish(self, generation: Running, exchange: Exchange) -> None:
+    def _finish(self, generation: Running, exchange: Exchange, reply: Reply) -> None:
         self.discard(generation)
-        exchange.timing, exchange.usage, exchange.worker_id = generation.timing, generation.usage, generation.worker_id
+        exchange.timing, exchange.worker_id = generation.timing, generation.worker_id
+        usage = generation.usage
+        exchange.usage = _with_thoughts(usage, reply) if usage is not None else None
+        for reader in reply.readers:
+            if reader is not None:
+                exchange.tool_calls.update(reader.outcomes)
+
+
+def _with_thoughts(usage: Usage, reply: Reply) -> Usage:
+    """With the tokens of thoughts, where the engine has not counted them itself."""
+    counted = sum(reader.reasoning_tokens for reader in reply.readers if reader is not None)
+    if usage.reasoning_tokens or not counted:
+        return usage
+    return replace(usage, reasoning_tokens=min(counted, usage.completion_tokens))
 
 
 def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list[Sink]:
@@ -333,6 +348,13 @@ def check_capabilities(model: ServedModel, asked: GenerationRequest) -> None:
     """Refuse by name what the model's engine cannot honour."""
     used = asked.sampling.fields_used()
     used += [name for name, is_used in (("n", asked.n > 1), ("logprobs", asked.logprobs is not None)) if is_used]
+    constraint = asked.constraint
+    if constraint is not None and f"constraint.{constraint.kind}" not in model.description.capabilities:
+        raise ApiError(
+            Reason.UNSUPPORTED_VALUE,
+            f"'{constraint.param}' is not supported by the model '{model.name}'.",
+            constraint.param,
+        )
     for name in used:
         if name not in model.description.capabilities:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{name}' is not supported by the model '{model.name}'.", name)

@@ -14,6 +14,7 @@ from ..core.chat_request import parse_chat
 from ..core.fields import DETOKENIZE, TOKENIZE
 from ..core.generation_fields import check_ids
 from ..middleware import Exchange, Handler
+from .chat import chat_prompt
 from .generate import Inference, require_chat
 
 
@@ -58,7 +59,7 @@ def make_tokenize(inference: Inference) -> Handler:
             chat = parse_chat(body)
             require_chat(model)
             ids = await inference.run(
-                lambda: model.prompts.build(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs),
+                lambda: chat_prompt(model, chat),
                 body_bytes=len(body),
             )
         return _answer({"count": len(ids), "max_model_len": model.description.context_length, "tokens": ids})

@@ -105,7 +105,7 @@ CASES: list[tuple[str, bytes, int, str | None, str | None]] = [
     ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 tls hello\r\n\r\n", 400, None, None),
     ("bad chunk size", CHAT_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, None, None),
     ("two lengths", CHAT_HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400, None, None),
-    ("nested deeply", post(good(tools=[{"type": "function", "function": NESTED}])), 400, None, None),
+    ("nested deeply", post(good(chat_template_kwargs={"x": NESTED})), 400, None, None),
     ("an integer without end", post(good().replace(b'"m-text"', b'"m-text", "n": 1' + b"0" * 400)), 400, "n", None),
     ("bytes in the content type", post(good(), "Content-Type: text/\udcff"), 415, None, "unsupported_media_type"),
     ("a compressed body", post(good(), "Content-Encoding: gzip"), 415, None, "unsupported_media_type"),

@@ -38,6 +38,7 @@ SCRIPTS: dict[str, Any] = {
     "broken": [{"text": "par"}, {"grpc_error": {"code": "INTERNAL", "details": "oom at layer 12"}}],
     "full": [{"grpc_error": {"code": "RESOURCE_EXHAUSTED", "details": "queue full"}}],
     "lost": [{"text": "par"}, {"eof": True}],
+    "loose": [{"capability": {"grammar": False}}, {"text": "x"}, {"finish": "stop"}],
     "short": [{"sleep_ms": 300}, {"text": "done"}, {"finish": "stop"}],
 }
 
@@ -653,5 +654,65 @@ async def test_metrics_count_tokens_and_outcomes(mesh: Mesh, session: Session) -
         'inferway_worker_cached_tokens_total{model="m-text"}',
         "inferway_worker_step_seconds_bucket",
         'inferway_worker_outcomes_total{outcome="ok"}',
+        'inferway_worker_grammar_cache_total{outcome="hit"}',
+        'inferway_worker_grammar_cache_total{outcome="miss"}',
     ):
         assert name in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA, "json_schema"),
+        (worker_pb2.CONSTRAINT_KIND_REGEX, "regex"),
+        (worker_pb2.CONSTRAINT_KIND_EBNF, "ebnf"),
+    ],
+)
+async def test_constraints_reach_the_engine(
+    mesh: Mesh, session: Session, tmp_path: Path, kind: worker_pb2.ConstraintKind, name: str
+) -> None:
+    """As the gateway wrote them; tokens are those of the script all the same."""
+    constrained = mesh.generate("hello", constraint=worker_pb2.Constraint(kind=kind, text='{"é": 1}'))
+    free = mesh.generate("hello")
+    await session.send([constrained, free])
+    for generate in (constrained, free):
+        assert (await session.end_of(generate.key)).finish_reason == types_pb2.FINISH_REASON_STOP
+        assert session.text_of(generate.key) == "Hello"
+    assert [line["constraint"] for line in recorded(tmp_path)] == [{"kind": name, "text": '{"é": 1}'}, None]
+
+
+@pytest.mark.parametrize(
+    ("request_id", "kind", "text", "reason", "part"),
+    [
+        ("hello", worker_pb2.CONSTRAINT_KIND_REGEX, "a" * 262_145, "invalid_request", "262144 bytes, got 262145"),
+        ("hello", worker_pb2.CONSTRAINT_KIND_REGEX, "", "invalid_request", "got 0"),
+        ("hello", worker_pb2.CONSTRAINT_KIND_UNSPECIFIED, "a", "unsupported_value", "m-text"),
+        ("hello", 99, "a", "unsupported_value", "m-text"),
+        ("loose", worker_pb2.CONSTRAINT_KIND_REGEX, "a", "unsupported_value", "grammars"),
+    ],
+)
+async def test_constraints_that_are_refused(
+    mesh: Mesh, session: Session, request_id: str, kind: Any, text: str, reason: str, part: str
+) -> None:
+    """Before any token, by the field, and the session goes on."""
+    refused = mesh.generate(request_id, constraint=worker_pb2.Constraint(kind=kind, text=text))
+    await session.send([refused])
+    last = await session.end_of(refused.key)
+    assert (last.error.reason, last.error.param) == (reason, "constraint")
+    assert part in last.error.message
+    after = mesh.generate("hello")
+    await session.send([after])
+    assert (await session.end_of(after.key)).finish_reason == types_pb2.FINISH_REASON_STOP
+
+
+async def test_a_worker_without_grammars(tmp_path: Path) -> None:
+    """`--capability grammar=false` takes every kind away, from what is reported and from what is taken."""
+    async with running(tmp_path, capability=("grammar=false",)) as mesh:
+        (model, *_) = (await mesh.stub.Describe(worker_pb2.DescribeRequest())).models
+        assert not [name for name in model.capabilities if "constraint" in name or "grammar" in name]
+        session = Session(mesh.stub)
+        constraint = worker_pb2.Constraint(kind=worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA, text="{}")
+        refused = mesh.generate("hello", constraint=constraint)
+        await session.send([refused])
+        assert (await session.end_of(refused.key)).error.reason == "unsupported_value"
+        await session.close()

@@ -135,7 +135,7 @@ def test_aborts() -> None:
     [
         (503, None, Reason.OVERLOADED, None),
         (400, None, Reason.INVALID_REQUEST, None),
-        (400, Constraint("json_schema", "{"), Reason.INVALID_REQUEST, "json_schema"),
+        (400, Constraint("json_schema", "{"), Reason.INVALID_SCHEMA, "constraint"),
         (500, None, Reason.WORKER_FAILED, None),
     ],
 )
@@ -148,6 +148,26 @@ def test_refusals(status: int, constraint: Constraint | None, reason: Reason, pa
     assert "secret" not in refused.error.message
     assert not refused.token_ids
     assert (refused.error.retry_after_s is not None) == (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Failed to compile json_schema grammar: keyword not supported: not", Reason.SCHEMA_NOT_SUPPORTED),
+        ("Unsupported format: iri", Reason.SCHEMA_NOT_SUPPORTED),
+        ('Unsupported type "no such type"', Reason.INVALID_SCHEMA),
+        ("EBNF parser error at line 1, column 9", Reason.INVALID_SCHEMA),
+    ],
+)
+def test_grammars_that_do_not_compile(said: str, reason: Reason) -> None:
+    """What SGLang says tells what is wrong from what it cannot do; none of it reaches the caller."""
+    finish = {"type": "abort", "message": f"/secret/path {said}", "status_code": 400}
+    request = replace(REQUEST, constraint=Constraint("json_schema", "{}"))
+    refused = output(request, chunk([29], finish), is_first=True)
+    assert refused.error is not None
+    assert (refused.error.reason, refused.error.param) == (reason, "constraint")
+    assert "secret" not in refused.error.message
+    assert not refused.token_ids
 
 
 def test_logprobs_given() -> None:

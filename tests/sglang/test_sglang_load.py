@@ -105,7 +105,8 @@ async def test_grammar_that_does_not_compile(driver: Driver, constraint: Constra
     key = await driver.run([1, 2, 3], constraint=constraint, max_tokens=5)
     error = driver.ends[key].error
     assert error is not None
-    assert (error.reason, error.param) == (Reason.INVALID_REQUEST, constraint.kind)
+    assert (error.reason, error.param) == (Reason.INVALID_SCHEMA, "constraint")
+    assert not driver.tokens[key]
     after = await driver.run([1, 2, 3], max_tokens=5)
     assert len(driver.tokens[after]) == 5
 

@@ -20,7 +20,10 @@ from inferway.sampling import (
     check_range,
 )
 
-from ..engine import EmbedRequest, GenerateRequest, ModelInfo, Sampling
+from ..engine import Constraint, EmbedRequest, GenerateRequest, ModelInfo, Sampling
+
+# A schema of the size that gateways take, for each of the tools that a request may have, would be larger.
+MAX_CONSTRAINT_BYTES = 256 << 10
 
 
 def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sampling:
@@ -43,6 +46,8 @@ def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sa
         )
     check_range("priority", request.priority, PRIORITY)
     _check_stop(stop)
+    if request.constraint is not None:
+        _check_constraint(request.constraint, model)
     if request.logprobs is not None:
         check_range("logprobs", request.logprobs, TOP_LOGPROBS)
         if "logprobs" not in model.capabilities:
@@ -69,6 +74,18 @@ def check_embed(request: EmbedRequest, model: ModelInfo) -> None:
             Reason.UNSUPPORTED_VALUE, f"The model '{model.name}' has embeddings of one size only.", "dimensions"
         )
     check_range("priority", request.priority, PRIORITY)
+
+
+def _check_constraint(constraint: Constraint, model: ModelInfo) -> None:
+    size = len(constraint.text.encode())
+    if not 1 <= size <= MAX_CONSTRAINT_BYTES:
+        raise invalid("constraint", f"The constraint must have 1 to {MAX_CONSTRAINT_BYTES} bytes, got {size}.")
+    if f"constraint.{constraint.kind}" not in model.capabilities:
+        raise ApiError(
+            Reason.UNSUPPORTED_VALUE,
+            f"A constraint of the kind {constraint.kind} is not supported by the model '{model.name}'.",
+            "constraint",
+        )
 
 
 def _check_stop(stop: Sequence[str]) -> None:

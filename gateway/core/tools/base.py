@@ -14,9 +14,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ..answer_events import Arguments, CallEnd, CallStart, Content, Dropped, Event, Reasoning
+from ..history import IdStyle
 
 T = TypeVar("T")
 # What waits for text and at last gives a T.
@@ -34,8 +35,8 @@ class Parser(ABC):
     # Text with which calls begin. Where it is a special token of the family, it also ends a thought.
     opening: str = ""
     ends_thought = False
-    # How ids of calls look: "mistral" is nine letters and digits, as its templates demand.
-    call_id_style: Literal["openai", "mistral"] = "openai"
+    # How ids of calls look: "mistral" is nine letters and digits, "kimi" functions.NAME:0, as their templates demand.
+    call_id_style: IdStyle = "openai"
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools

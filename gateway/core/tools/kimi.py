@@ -29,6 +29,7 @@ _INDEX_DIGITS = 4
 
 class KimiK2(SectionParser):
     opening = "<|tool_calls_section_begin|>"
+    call_id_style = "kimi"
     section_begins = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
     section_ends = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>")
     call_begins = ("<|tool_call_begin|>",)

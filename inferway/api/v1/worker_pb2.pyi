@@ -1,11 +1,25 @@
 from inferway.api.v1 import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConstraintKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONSTRAINT_KIND_UNSPECIFIED: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_JSON_SCHEMA: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_REGEX: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_EBNF: _ClassVar[ConstraintKind]
+    CONSTRAINT_KIND_STRUCTURAL_TAG: _ClassVar[ConstraintKind]
+CONSTRAINT_KIND_UNSPECIFIED: ConstraintKind
+CONSTRAINT_KIND_JSON_SCHEMA: ConstraintKind
+CONSTRAINT_KIND_REGEX: ConstraintKind
+CONSTRAINT_KIND_EBNF: ConstraintKind
+CONSTRAINT_KIND_STRUCTURAL_TAG: ConstraintKind
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -92,7 +106,7 @@ class SessionRequest(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent", "logprobs")
+    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent", "logprobs", "constraint")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +118,7 @@ class Generate(_message.Message):
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     key: int
     request_id: str
     model: str
@@ -115,7 +130,16 @@ class Generate(_message.Message):
     lease_id: int
     traceparent: str
     logprobs: LogprobsWanted
-    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobsWanted, _Mapping]] = ...) -> None: ...
+    constraint: Constraint
+    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobsWanted, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ...) -> None: ...
+
+class Constraint(_message.Message):
+    __slots__ = ("kind", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: ConstraintKind
+    text: str
+    def __init__(self, kind: _Optional[_Union[ConstraintKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class LogprobsWanted(_message.Message):
     __slots__ = ("top", "prompt")

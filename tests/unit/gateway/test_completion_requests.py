@@ -77,7 +77,7 @@ def test_a_refusal_names_field_limit_and_value(fields: dict[str, Any], param: st
 
 @pytest.mark.parametrize(
     "fields",
-    [{"suffix": "x"}, {"guided_json": {}}],
+    [{"suffix": "x"}, {"stop_token_ids": [1]}],
     ids=lambda fields: next(iter(fields)),
 )
 def test_what_no_model_honours_yet_is_refused_by_name(fields: dict[str, Any]) -> None:

@@ -140,7 +140,18 @@ def test_values_are_those_that_are_taken(table: FieldTable, field: Field) -> Non
     assert refusal(table, **{field.name: "other"}).param == field.name
 
 
-SAMPLES: dict[str, Any] = {"stop": "x", "logit_bias": {"1": 1}, "logprobs": True, "ignore_eos": True, "n": 2}
+SAMPLES: dict[str, Any] = {
+    "stop": "x",
+    "logit_bias": {"1": 1},
+    "logprobs": True,
+    "ignore_eos": True,
+    "n": 2,
+    "guided_json": {},
+    "guided_regex": "x",
+    "guided_choice": ["x"],
+    "guided_grammar": "x",
+    "response_format": {"type": "json_object"},
+}
 NEEDY = [row for row in rows(Effect.HONOURED) if row.values[1].needs and row.values[0] is not EMBEDDING]
 
 

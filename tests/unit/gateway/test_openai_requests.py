@@ -119,8 +119,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
     ({"web_search_options": {}}, "web_search_options"),
     ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",

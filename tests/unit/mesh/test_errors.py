@@ -21,6 +21,8 @@ CONTRACT = {
     Reason.UNSUPPORTED_VALUE: (400, INVALID, "unsupported_value"),
     Reason.CONTEXT_LENGTH_EXCEEDED: (400, INVALID, "context_length_exceeded"),
     Reason.CONVERSATION_NOT_SUPPORTED: (400, INVALID, "conversation_not_supported"),
+    Reason.INVALID_SCHEMA: (400, INVALID, "invalid_schema"),
+    Reason.SCHEMA_NOT_SUPPORTED: (422, INVALID, "schema_not_supported"),
     Reason.INVALID_API_KEY: (401, INVALID, "invalid_api_key"),
     Reason.MODEL_NOT_ALLOWED: (403, PERMISSION, "model_not_allowed"),
     Reason.PRIORITY_NOT_ALLOWED: (403, PERMISSION, "priority_not_allowed"),

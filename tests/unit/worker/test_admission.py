@@ -8,9 +8,9 @@ import pytest
 
 from inferway.errors import ApiError, Reason
 from worker.core.admission import check
-from worker.engine import GenerateRequest, ModelInfo, Sampling
+from worker.engine import Constraint, GenerateRequest, ModelInfo, Sampling
 
-MODEL = ModelInfo(name="m", context_length=100, tokenizer_json=b"", vocab_size=50)
+MODEL = ModelInfo(name="m", context_length=100, tokenizer_json=b"", vocab_size=50, capabilities=("constraint.ebnf",))
 
 
 def request(**changes: Any) -> GenerateRequest:
@@ -27,7 +27,9 @@ def test_max_tokens_is_what_the_context_leaves_at_most(asked: int | None, grante
 def test_values_at_their_bounds_are_taken() -> None:
     """Bounds are inclusive, four stops of 64 characters and priority 9 pass."""
     sampling = Sampling(temperature=0, top_p=1, min_p=1, frequency_penalty=-2, repetition_penalty=2, min_tokens=3)
-    check(request(priority=9, sampling=sampling, prompt_token_ids=[49] * 99), ["x" * 64] * 4, MODEL)
+    constraint = Constraint("ebnf", "é" * 131_072)
+    whole = request(priority=9, sampling=sampling, prompt_token_ids=[49] * 99, constraint=constraint)
+    check(whole, ["x" * 64] * 4, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,10 @@ def test_values_at_their_bounds_are_taken() -> None:
         ({"sampling": Sampling(min_tokens=3, max_tokens=2)}, [], Reason.INVALID_REQUEST, "min_tokens", "got 3"),
         ({"sampling": Sampling(logit_bias={50: 1.0})}, [], Reason.INVALID_REQUEST, "logit_bias", "token 50"),
         ({"sampling": Sampling(logit_bias={1: 101.0})}, [], Reason.INVALID_REQUEST, "logit_bias.1", "got 101"),
+        ({"constraint": Constraint("regex", "a")}, [], Reason.UNSUPPORTED_VALUE, "constraint", "regex"),
+        ({"constraint": Constraint("unknown", "a")}, [], Reason.UNSUPPORTED_VALUE, "constraint", "unknown"),
+        ({"constraint": Constraint("ebnf", "")}, [], Reason.INVALID_REQUEST, "constraint", "got 0"),
+        ({"constraint": Constraint("ebnf", "é" * 131_073)}, [], Reason.INVALID_REQUEST, "constraint", "got 262146"),
     ],
 )
 def test_refusals_name_field_limit_and_value(

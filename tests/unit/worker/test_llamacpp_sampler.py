@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from worker.engine import Sampling
 from worker.engines.llamacpp.sampler import Defaults, Sampler
@@ -18,7 +19,28 @@ END = 0
 LOGITS = np.log(np.array([0.25, 0.5, 0.25, 0.125, 0.0625, 0.03125], np.float32))
 
 
-def sampler(*, prompt: Sequence[int] = (), defaults: Defaults | None = None, **sampling: Any) -> Sampler:
+class Allowing:
+    """A grammar that allows one set of tokens after the other, and after the last one nothing."""
+
+    def __init__(self, *steps: set[int]) -> None:
+        self.steps = list(steps)
+        self.taken: list[int] = []
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.taken) == len(self.steps)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        return np.isin(np.arange(LOGITS.size), list(self.steps[len(self.taken)]))
+
+    def take(self, token: int) -> None:
+        assert token in self.steps[len(self.taken)]
+        self.taken.append(token)
+
+
+def sampler(
+    *, prompt: Sequence[int] = (), defaults: Defaults | None = None, matcher: Allowing | None = None, **sampling: Any
+) -> Sampler:
     return Sampler(
         Sampling(**sampling),
         defaults or Defaults(),
@@ -26,6 +48,7 @@ def sampler(*, prompt: Sequence[int] = (), defaults: Defaults | None = None, **s
         vocab_size=LOGITS.size,
         end_tokens=np.array([END]),
         rng=np.random.default_rng(sampling.get("seed", 1)),
+        matcher=matcher,
     )
 
 
@@ -122,6 +145,51 @@ def test_scores_are_behind_bias_and_masks() -> None:
     assert (biased.token_id, biased.logprob) == (5, pytest.approx(0.0, abs=1e-6))
     masked = sampler(ignore_eos=True, temperature=0.0).choose_scored(LOGITS, 5)
     assert END not in [token for token, _ in masked.top]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"temperature": 0.0},
+        {"top_k": 2, "top_p": 0.4},
+        {"min_p": 0.9},
+        {"logit_bias": {1: 100.0, 3: -100.0}},
+        {"repetition_penalty": 2.0, "frequency_penalty": 2.0, "presence_penalty": 2.0, "prompt": [3, 4, 5]},
+    ],
+    ids=str,
+)
+def test_nothing_gets_past_a_grammar(sampling: dict[str, Any]) -> None:
+    """Whatever the request says, only what is allowed comes, also what is least likely."""
+    grammar = Allowing({3}, {4, 5}, {2, 3}, {5})
+    chooser = sampler(matcher=grammar, **sampling)
+    for _ in range(4):
+        assert not chooser.is_over
+        chooser.choose(LOGITS)
+    assert chooser.is_over
+    assert grammar.taken[0] == 3
+    assert grammar.taken[3] == 5
+
+
+@pytest.mark.parametrize("sampling", [{"ignore_eos": True}, {"min_tokens": 2}], ids=str)
+def test_a_whole_text_ends(sampling: dict[str, Any]) -> None:
+    """An end is put off while the grammar has something else, and no longer."""
+    grammar = Allowing({END, 5}, {END})
+    chooser = sampler(matcher=grammar, temperature=0.0, logit_bias={END: 100.0}, **sampling)
+    assert [chooser.choose(LOGITS) for _ in range(2)] == [5, END]
+    assert chooser.is_over
+
+
+def test_scores_are_behind_a_grammar() -> None:
+    """The only token that is allowed is certain, and what is not allowed has no probability."""
+    chooser = sampler(matcher=Allowing({5}, {3, 4}))
+    alone = chooser.choose_scored(LOGITS, 2)
+    assert (alone.token_id, alone.logprob) == (5, 0.0)
+    assert alone.top[0] == (5, 0.0)
+    assert alone.top[1][1] == -np.inf
+    pair = chooser.choose_scored(LOGITS, 3)
+    assert [token for token, _ in pair.top[:2]] == [3, 4]
+    assert np.exp(pair.top[0][1]) + np.exp(pair.top[1][1]) == pytest.approx(1.0)
 
 
 def test_frequencies() -> None:

@@ -41,10 +41,11 @@ class Machine:
         salt: bytes = b"",
         ignore_eos: bool = False,
         is_scored: bool = False,
+        is_blocked: bool = False,
     ) -> None:
         sampling = Sampling(max_tokens=max_tokens, ignore_eos=ignore_eos)
         request = GenerateRequest(key, f"r{key}", "m", prompt, sampling, priority, salt, prompt_logprobs=is_scored)
-        self.scheduler.submit(request)
+        self.scheduler.submit(request, is_blocked=is_blocked)
         self.requests[key] = request
         self.said[key] = []
 
@@ -432,3 +433,116 @@ def test_any_history(actions: list[tuple[str, int, int, int]]) -> None:
     assert refusals <= {Reason.OVERLOADED}
     assert machine.ends.keys() == machine.requests.keys()
     assert machine.scheduler.load(1.0).kv_used_tokens == 0
+
+
+class Nothing:
+    """Stands for a compiled grammar, which the scheduler hands on unread."""
+
+
+def release(machine: Machine, key: int) -> None:
+    machine.scheduler.release(key, Nothing())  # type: ignore[arg-type]
+
+
+def wrong() -> ApiError:
+    return ApiError(Reason.INVALID_SCHEMA, "it is wrong")
+
+
+def test_a_blocked_choice_computes_its_prompt() -> None:
+    """All but its last token, whose row gives the first new one; then there is nothing to do until it is released."""
+    machine = Machine()
+    machine.submit(1, prompt(20), is_blocked=True)
+    machine.run(budget=8)
+    assert machine.computed == 19
+    assert machine.said[1] == []
+    assert machine.scheduler.load(0.0).num_requests_running == 1
+    release(machine, 1)
+    machine.run()
+    assert (machine.computed, len(machine.said[1])) == (20, 3)
+
+
+def test_a_blocked_choice_holds_nobody_up() -> None:
+    """Others go on, also with the same prompt and with one that goes on from it, and a slot is a slot."""
+    machine = Machine(slots=3)
+    machine.submit(1, prompt(100), is_blocked=True)
+    machine.submit(2, prompt(100))
+    machine.submit(3, [*prompt(100), 5, 6])
+    machine.submit(4, prompt(3))
+    machine.run()
+    assert sorted(machine.ends) == [2, 3, 4]
+    release(machine, 1)
+    machine.run()
+    assert machine.reason(1) is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("steps", [0, 1, 50])
+def test_refused(steps: int) -> None:
+    """The only output is the error, whenever it comes, and the slot is free."""
+    machine = Machine(slots=1)
+    machine.submit(1, prompt(50), is_blocked=True)
+    for _ in range(steps):
+        if machine.scheduler.has_work():
+            machine.step(budget=8)
+    assert machine.scheduler.refuse(1, wrong()) is None
+    machine.submit(2, prompt(3))
+    machine.run()
+    error = machine.ends[1].error
+    assert error is not None
+    assert error.reason is Reason.INVALID_SCHEMA
+    assert machine.said[1] == []
+    assert machine.reason(2) is FinishReason.LENGTH
+
+
+def test_refused_or_aborted_while_waiting() -> None:
+    """It is answered at once, and what is said of it afterwards reaches nobody."""
+    machine = Machine(slots=1)
+    machine.submit(1, prompt(3), is_blocked=True)
+    for key in (2, 3):
+        machine.submit(key, prompt(3), is_blocked=True)
+    refused = machine.scheduler.refuse(2, wrong())
+    assert refused is not None
+    machine.book([refused])
+    machine.abort(3)
+    assert machine.reason(3) is FinishReason.ABORTED
+    release(machine, 3)
+    assert machine.scheduler.refuse(3, wrong()) is None
+    release(machine, 1)
+    machine.run()
+    assert machine.reason(1) is FinishReason.LENGTH
+
+
+def test_aborted_while_blocked() -> None:
+    """With its prompt computed it has nothing to do, and ends all the same."""
+    machine = Machine(slots=1)
+    machine.submit(1, prompt(3), is_blocked=True)
+    machine.run()
+    assert not machine.scheduler.has_work()
+    machine.abort(1)
+    assert machine.scheduler.has_work()
+    machine.run()
+    assert machine.reason(1) is FinishReason.ABORTED
+
+
+def test_a_grammar_that_is_over() -> None:
+    """The choice ends by STOP with the token behind which nothing can come; it is a stop token if it ends turns."""
+    for token, ignore_eos in ((4, False), (END, False), (END, True)):
+        machine = Machine(slots=1)
+        machine.submit(1, prompt(3), ignore_eos=ignore_eos)
+        plan = machine.scheduler.begin(lambda _: 100)
+        (output,) = machine.scheduler.finish(plan, dict.fromkeys(plan.sampled, token), over=set(plan.sampled))
+        assert (output.token_ids, output.finish_reason) == ((token,), FinishReason.STOP)
+        assert output.ends_with_stop_token is (token == END)
+        assert not machine.scheduler.has_work()
+
+
+def test_a_choice_that_cannot_go_on() -> None:
+    """It ends in its error, and the other one of the step has its token."""
+    machine = Machine(slots=2)
+    machine.submit(1, prompt(3))
+    machine.submit(2, prompt(4, seed=2))
+    plan = machine.scheduler.begin(lambda _: 100)
+    rows = {choice.request.key: row for row, choice in plan.sampled.items()}
+    outputs = machine.scheduler.finish(plan, {rows[2]: 4}, failed={rows[1]: wrong()})
+    ended = {output.key: output for output in outputs}
+    assert ended[1].error is not None
+    assert not ended[1].token_ids
+    assert ended[2].token_ids == (4,)

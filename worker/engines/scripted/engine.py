@@ -16,13 +16,13 @@ import yaml
 from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import Adapter, EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
+from ...engine import Adapter, Constraint, EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
 from .batch import Batch, Job
 from .lexicon import Interned, Lexicon
 from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model, family_of
 from .play import Part, Play, planned_tokens
 from .record import Recorder
-from .script import Scripts, read_scripts
+from .script import Script, Scripts, read_scripts
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ class ScriptedEngine(Engine):
         self._lexicons: dict[str, Lexicon] = {}
         self._requests: dict[int, GenerateRequest] = {}
         self._adapters: set[Adapter] = set()
+        self._reported: frozenset[str] = frozenset()
         self._recorder: Recorder | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -91,6 +92,7 @@ class ScriptedEngine(Engine):
         self._loop = asyncio.get_running_loop()
         self._on_step = on_step
         context_length, reported = _report(self._capabilities, self._context_length)
+        self._reported = frozenset(reported)
         models = await asyncio.to_thread(self._build, context_length, reported)
         self._lexicons = {model.name: Lexicon(model, family_of(model.name), self._interned) for model in models}
         if self._record_path is not None:
@@ -120,6 +122,8 @@ class ScriptedEngine(Engine):
         if self._recorder is not None:
             self._recorder.generate(request, lexicon.decode(request.prompt_token_ids))
         script = self._scripts.find(request.request_id)
+        if request.constraint is not None and not self._takes(request.constraint, script):
+            raise ApiError(Reason.UNSUPPORTED_VALUE, "This engine has no such grammars.", "constraint")
         message = partial(lexicon.last_message, request.prompt_token_ids)
         is_endless = request.sampling.ignore_eos
         part = Part(
@@ -151,6 +155,11 @@ class ScriptedEngine(Engine):
         self._requests[request.key] = request
         self._batch.submit(job, now=self._loop.time())
         self._schedule()
+
+    def _takes(self, constraint: Constraint, script: Script | None) -> bool:
+        mine = (item for item in script or () if item.worker in (None, self._name))
+        takes_none = any(item.capability.get("grammar") is False for item in mine)
+        return f"constraint.{constraint.kind}" in self._reported and not takes_none
 
     async def embed(self, request: EmbedRequest) -> Sequence[float]:
         """The script's embedding, or one that is made of the ids; dimensions are the first ones."""
@@ -291,5 +300,7 @@ def _report(capabilities: Mapping[str, str], context_length: int) -> tuple[int, 
             context_length = int(value)
         else:
             reported[key] = value.lower() if value.lower() in ("true", "false") else value
+    if reported.pop("grammar") == "true":
+        reported.update(dict.fromkeys(("constraint.json_schema", "constraint.regex", "constraint.ebnf"), "true"))
     shown = [key if value == "true" else f"{key}={value}" for key, value in reported.items() if value != "false"]
     return context_length, shown

@@ -32,6 +32,7 @@ class Recorder:
             traceparent=request.traceparent,
             lease_id=request.lease_id,
             adapter=request.adapter,
+            constraint=request.constraint,
         )
 
     def embed(self, request: EmbedRequest, prompt: str) -> None:

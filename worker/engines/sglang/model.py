@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...core.formats import marks_of
 from ...engine import ModelInfo
 from .launch import Sglang
 
@@ -36,8 +37,10 @@ REASONING_PARSERS = {
     "qwen3-thinking": "think_preopened",
 }
 TOOL_PARSERS = {
+    "deepseekv3": "deepseek_v3",
     "deepseekv31": "deepseek_v3_1",
     "glm": "glm45",
+    "glm47": "glm45",
     "gpt-oss": "harmony",
     "llama3": "llama3_json",
     "qwen": "hermes",
@@ -54,6 +57,8 @@ def describe(sglang: Sglang, name: str | None) -> ModelInfo:
     if backend is None:
         raise OSError(f"the tokenizer of {folder} has no tokenizer.json form, which gateways need")
     file = folder / "tokenizer.json"
+    tool_parser = parser_name(settings["tool_call_parser"], TOOL_PARSERS)
+    reasoning_parser = parser_name(settings["reasoning_parser"], REASONING_PARSERS)
     served = settings["served_model_name"] if settings["served_model_name"] != settings["model_path"] else None
     return ModelInfo(
         name=name or served or folder.name.lower(),
@@ -65,8 +70,9 @@ def describe(sglang: Sglang, name: str | None) -> ModelInfo:
         bos_token=tokenizer.bos_token or "",
         eos_token=tokenizer.eos_token or "",
         block_size=settings["page_size"],
-        tool_parser=parser_name(settings["tool_call_parser"], TOOL_PARSERS),
-        reasoning_parser=parser_name(settings["reasoning_parser"], REASONING_PARSERS),
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
+        structural_marks=marks_of(tool_parser, reasoning_parser),
         created=int(folder.stat().st_mtime) if folder.is_dir() else 0,
         capabilities=capabilities(sglang),
     )

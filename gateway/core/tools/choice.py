@@ -1,0 +1,29 @@
+"""Which parser reads the text of an answer."""
+
+from __future__ import annotations
+
+from ..history import IdStyle
+from ..tool_request import ToolUse
+from . import PARSERS
+from .base import Parser, Tools
+from .forced import ForcedCall, ForcedCalls
+
+# A format in which every answer is written, with tools or without.
+_ALWAYS = frozenset({"harmony"})
+
+
+def make_parser(format_name: str, use: ToolUse, *, is_constrained: bool) -> Parser | None:
+    """For one choice of a request to a model with this format of calls; None: its text is read as it is."""
+    tools: Tools = {name: schema.schema for name, schema in use.schemas.items()}
+    if use.is_forced:
+        return ForcedCall(tools, use.named) if use.named else ForcedCalls(tools)
+    parser = PARSERS.get(format_name)
+    if parser is None or is_constrained:
+        return None
+    return parser(tools) if format_name in _ALWAYS or (tools and use.choice == "auto") else None
+
+
+def id_style(format_name: str) -> IdStyle:
+    """How ids of calls look in conversations with a model of this format."""
+    parser = PARSERS.get(format_name)
+    return parser.call_id_style if parser is not None else "openai"

@@ -1,0 +1,40 @@
+"""The parts of a JSON schema, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+# Members of a schema that hold schemas by name, and those that hold no schema.
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_VALUES = frozenset({"enum", "const", "default", "examples", "example", "required"})
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The schema and all schemas in it, each with its JSON pointer, in the order in which they are written."""
+    pending: list[tuple[str, Mapping[str, Any]]] = [("#", schema)]
+    while pending:
+        pointer, part = pending.pop()
+        yield pointer, part
+        inner = [found for key, value in part.items() for found in _inner(f"{pointer}/{_escaped(key)}", key, value)]
+        pending += reversed(inner)
+
+
+def _inner(pointer: str, key: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if key in _VALUES:
+        return
+    if isinstance(value, Mapping):
+        if key not in _NAMED:
+            yield pointer, value
+            return
+        for name, one in value.items():
+            if isinstance(one, Mapping):
+                yield f"{pointer}/{_escaped(name)}", one
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for place, one in enumerate(value):
+            if isinstance(one, Mapping):
+                yield f"{pointer}/{place}", one
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
