@@ -17,8 +17,8 @@ def json_call(parser: Parser, *, arguments_keys: Collection[str] = ARGUMENTS) ->
     """Read the object that comes next as a call; where none comes, nothing is taken.
 
     Arguments go out as they come once the name is known, and are kept until then. Some models write them as a string
-    that holds the object; then that is what they are. A call without arguments has {}. An object without a name is no
-    call: it is dropped. True: there was an object, and it was whole.
+    that holds the object; then that is what they are. A call without arguments, or with null, has {}. An object without
+    a name is no call: it is dropped. True: there was an object, and it was whole.
     """
     if not (yield from parser.next_is("{")):
         return False
@@ -35,16 +35,18 @@ def json_call(parser: Parser, *, arguments_keys: Collection[str] = ARGUMENTS) ->
         if key is None or not (yield from parser.next_is(":")):
             break
         yield from parser.skip_space()
-        is_text = (yield from parser.peek()) == '"'
+        first = yield from parser.peek()
+        # Of several members for the arguments the first one holds.
+        is_arguments = key in arguments_keys and not call.has_arguments
         value: list[str] = []
-        streams = key in arguments_keys and not is_text
+        streams = is_arguments and first not in ('"', "n")
         if not (yield from parser.json_value(call.arguments if streams else value.append)):
             break
-        if key == NAME:
+        if is_arguments and not streams:
+            call.arguments((_decoded("".join(value)) if first == '"' else "") or NO_ARGUMENTS)
+        elif key == NAME and first == '"':
             call.named(_decoded("".join(value)))
-        elif key in arguments_keys and is_text:
-            call.arguments(_decoded("".join(value)) or NO_ARGUMENTS)
-        elif key == ID:
+        elif key == ID and first == '"':
             call.call_id = _decoded("".join(value))
     call.end(is_whole=False)
     return False
@@ -55,7 +57,7 @@ class _Call:
         self._parser = parser
         self._name = ""
         self._early: list[str] = []
-        self._has_arguments = False
+        self.has_arguments = False
         self.call_id = ""
 
     def named(self, name: str) -> None:
@@ -67,7 +69,7 @@ class _Call:
             self._parser.arguments(text)
 
     def arguments(self, text: str) -> None:
-        self._has_arguments = True
+        self.has_arguments = True
         if self._name:
             self._parser.arguments(text)
         else:
@@ -77,7 +79,7 @@ class _Call:
         if not self._name:
             self._parser.drop("".join(["{", *self._early]))
             return
-        if is_whole and not self._has_arguments:
+        if is_whole and not self.has_arguments:
             self._parser.arguments(NO_ARGUMENTS)
         self._parser.end_call(is_whole=is_whole)
 
@@ -91,13 +93,14 @@ def json_string(parser: Parser) -> Waiting[str | None]:
     return _decoded("".join(pieces)) if (yield from parser.json_value(sink)) else None
 
 
+_LENIENT = json.JSONDecoder(strict=False)
+
+
 def _decoded(literal: str) -> str:
-    """What a JSON string says; for what is none, its own text."""
+    """What a JSON string says; its own text, where it is malformed."""
     try:
-        text = json.loads(literal, strict=False)
+        text: str = _LENIENT.decode(literal)
     except ValueError:
         text = literal.strip('"')
-    if not isinstance(text, str):
-        return literal
     # Half a surrogate pair, which JSON may write, is no character that could be sent on.
     return text.encode(errors="replace").decode() if not text.isascii() else text

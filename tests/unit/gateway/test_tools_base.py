@@ -77,13 +77,15 @@ def test_none_of_no_texts_comes_next() -> None:
 
 @pytest.mark.parametrize("text", [" ", "< ", "<a "])
 def test_white_space_costs_the_same_a_character(text: str) -> None:
+    """One try of some is enough: what is quadratic takes four times as long in each."""
+
     def cost(length: int) -> float:
         started = time.process_time()
         parse(lambda: Dropper({}), list(text + " " * length))
         return time.process_time() - started
 
     assert parse(lambda: Dropper({}), list("<a  ")) == [Dropped("a")]
-    assert min(cost(100_000) for _ in range(3)) < 3 * min(cost(50_000) for _ in range(3))
+    assert any(cost(100_000) < 3 * cost(50_000) for _ in range(6))
 
 
 class Valuer(Parser):

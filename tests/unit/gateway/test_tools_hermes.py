@@ -70,6 +70,15 @@ TRANSCRIPTS = {
         Parsed("ok", [Call("f", '{"a": [1]', is_whole=False)], dropped="]}}"),
     ),
     "no name": ('<tool_call>{"arguments": {"a": 1}}</tool_call>', Parsed("", [], dropped='{{"a": 1}')),
+    "null for arguments": (
+        '<tool_call>{"name": "f", "arguments": null}</tool_call>',
+        Parsed("", [Call("f", "{}")]),
+    ),
+    "null for a name": ('<tool_call>{"name": null, "arguments": {}}</tool_call>', Parsed("", [], dropped="{{}")),
+    "arguments twice": (
+        '<tool_call>{"name": "f", "arguments": {"a": 1}, "parameters": {"b": 2}}</tool_call>',
+        Parsed("", [Call("f", '{"a": 1}')]),
+    ),
     "other members": (
         '<tool_call>{"type": "function", "id": 7, "name": "f", "extra": [1, "}"], "arguments": {}}</tool_call>',
         Parsed("", [Call("f", "{}")]),
