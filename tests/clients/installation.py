@@ -29,7 +29,7 @@ _TENANTS = {
     "tenants": {
         "clients": {
             # Of what a key may not use it does not learn whether it exists: `nobody` is allowed, and does not.
-            "models": ["m-text", "m-think", "m-embed", REAL, "nobody"],
+            "models": ["m-text", "m-think", "m-hermes", "m-embed", REAL, "nobody"],
             "keys": {"ci": {"sha256": hashlib.sha256(KEY.encode()).hexdigest()}},
         }
     }
@@ -50,6 +50,12 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         {"finish": "stop"},
     ],
     "person": [{"text": ADA}, {"finish": "stop"}],
+    "call": [
+        {"text": '<tool_call>\n{"name": "multiply", "arguments": {"a": 6, '},
+        {"text": '"b": 7}}\n</tool_call>'},
+        {"finish": "stop"},
+    ],
+    "object": [{"text": '{"name": "Ada", '}, {"text": '"age": 36}'}, {"finish": "stop"}],
     "quiet": [{"sleep_ms": 1600}, {"text": "Hel"}, {"sleep_ms": 1600}, {"text": "lo"}, {"finish": "stop"}],
     "silent": [{"sleep_ms": 60_000}, {"text": "late"}, {"finish": "stop"}],
     "brief": [{"text": "word ", "repeat": 10, "gap_ms": 20}, {"finish": "stop"}],
