@@ -11,7 +11,9 @@ import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
+from pydantic import BaseModel
 
 from tests.cases.installation import Installation
 from tests.clients.installation import FORBIDDEN, KEY, REAL, REAL_ANSWER, REAL_CHAT, request_id
@@ -216,3 +218,50 @@ async def test_a_cancelled_task_stops_the_engine(chat: Chat, installation: Insta
         await task
     await until(lambda: installation.engine_saw(name, "abort"), what="the engine is told")
     await until(lambda: installation.engine_load() == 0, what="the engine is free")
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+
+def test_an_agents_turn(chat: Chat, installation: Installation) -> None:
+    """A call, its result and an answer; the model sees both in its prompt."""
+    model = chat("call", model="m-hermes").bind_tools([multiply])
+    asked: list[Any] = [HumanMessage("What is six times seven?")]
+    message = model.invoke(asked)
+    assert message.response_metadata["finish_reason"] == "tool_calls"
+    (call,) = message.tool_calls
+    assert (call["name"], call["args"]) == ("multiply", {"a": 6, "b": 7})
+    result = multiply.invoke(call)
+    assert isinstance(result, ToolMessage)
+    assert result.content == "42"
+    answering = chat("hello", model="m-hermes")
+    assert answering.bind_tools([multiply]).invoke([*asked, message, result]).text == "Hello"
+    prompt = installation.engine_saw(answering.default_headers["X-Request-Id"])[0]["prompt"]
+    assert '"name": "multiply", "arguments": {"a": 6, "b": 7}' in prompt
+    assert "42" in prompt
+
+
+def test_a_call_as_it_grows(chat: Chat) -> None:
+    """Streamed chunks add up to the call."""
+    whole: AIMessageChunk | None = None
+    for chunk in chat("call", model="m-hermes").bind_tools([multiply]).stream("What is six times seven?"):
+        assert isinstance(chunk, AIMessageChunk)
+        whole = chunk if whole is None else whole + chunk
+    assert whole is not None
+    (call,) = whole.tool_calls
+    assert (call["name"], call["args"]) == ("multiply", {"a": 6, "b": 7})
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
+def test_structured_output(chat: Chat, method: Any) -> None:
+    """Each way that LangChain knows ends in an object."""
+    person = chat("object").with_structured_output(Person, method=method).invoke("Who wrote the first program?")
+    assert person == Person(name="Ada", age=36)
