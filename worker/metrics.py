@@ -24,6 +24,8 @@ class WorkerMetrics:
             (counter("completion_tokens", "Tokens that the engine has made.", "model"), self.completion_tokens),
             (counter("outcomes", "Choices by how they ended, once each.", "outcome"), self.outcomes),
         )
+        self._grammars = counter("grammar_cache", "Constraints by whether their compiled grammar was there.", "outcome")
+        self._grammars_told = {"hit": 0, "miss": 0}
         self._running = gauge("num_requests_running", "Choices in the batch.")
         self._waiting = gauge("num_requests_waiting", "Choices admitted and not in the batch.")
         self._kv_used = gauge("kv_used_tokens", "Tokens in the KV cache that running choices need.")
@@ -45,3 +47,6 @@ class WorkerMetrics:
             self._running.set(load.num_requests_running)
             self._waiting.set(load.num_requests_waiting)
             self._kv_used.set(load.kv_used_tokens)
+            for outcome, total in (("hit", load.grammar_hits), ("miss", load.grammar_misses)):
+                self._grammars.labels(outcome).inc(total - self._grammars_told[outcome])
+                self._grammars_told[outcome] = total

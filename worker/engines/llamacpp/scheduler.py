@@ -11,6 +11,9 @@ A prompt whose log-probabilities are asked for is computed from its first token 
 are asked the same; each of its rows but the last says how likely the next token was. What such rows say is reduced to
 numbers before the next step, and a step has at most `SCORED_ROWS` of them.
 
+A choice whose grammar is still being compiled is submitted blocked: it has its place, and its prompt is computed up to
+the last token, until `release` or `refuse` says how it goes on.
+
 Not done: running choices are never preempted, and a full cache cannot happen (each slot has its own cells).
 """
 
@@ -19,11 +22,15 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from inferway.errors import ApiError, Reason
 
 from ...engine import FinishReason, GenerateRequest, Load, Output, TokenLogprob
 from .slots import Choice, Slot, place
+
+if TYPE_CHECKING:
+    from .grammar import Grammar
 
 # A copy moves a slot's whole memory: as long as some ten tokens take, so it must save more.
 COPY_MIN_TOKENS = 32
@@ -101,7 +108,7 @@ class Scheduler:
         self._arrivals = 0
         self._steps = 0
 
-    def submit(self, request: GenerateRequest) -> None:
+    def submit(self, request: GenerateRequest, *, is_blocked: bool = False) -> None:
         """Queue a request, or raise ApiError (OVERLOADED). The worker has checked prompt and sampling."""
         prompt = list(request.prompt_token_ids)
         room = self._context_length - len(prompt)
@@ -114,8 +121,27 @@ class Scheduler:
             )
         self._arrivals += 1
         limit = room if request.sampling.max_tokens is None else min(room, request.sampling.max_tokens)
-        bisect.insort(self._waiting, Choice(request, prompt, limit, self._arrivals), key=lambda choice: choice.rank)
+        choice = Choice(request, prompt, limit, self._arrivals, is_blocked=is_blocked)
+        bisect.insort(self._waiting, choice, key=lambda choice: choice.rank)
         self._admit()
+
+    def release(self, key: int, grammar: Grammar) -> None:
+        """A blocked choice goes on, under its grammar. Unknown keys are ignored, as the choice may have ended."""
+        for choice in self._choices():
+            if choice.request.key == key:
+                choice.grammar = grammar
+                choice.is_blocked = False
+
+    def refuse(self, key: int, error: ApiError) -> Output | None:
+        """End a waiting choice at once in an error and return its output; let one in a slot end with the step."""
+        for index, choice in enumerate(self._waiting):
+            if choice.request.key == key:
+                del self._waiting[index]
+                return Output(key, error=error)
+        for choice in self._choices():
+            if choice.request.key == key:
+                choice.error = error
+        return None
 
     def abort(self, key: int) -> Output | None:
         """End a waiting choice at once and return its output; let a running one end with the step."""
@@ -129,7 +155,7 @@ class Scheduler:
         return None
 
     def has_work(self) -> bool:
-        return any(slot.choice is not None for slot in self._slots)
+        return any(slot.has_work for slot in self._slots)
 
     def load(self, prefill_tokens_per_s: float) -> Load:
         running = [slot for slot in self._slots if slot.choice is not None]
@@ -146,7 +172,7 @@ class Scheduler:
     def begin(self, budget: Callable[[bool], int]) -> Plan:
         """Plan the next step. `budget(others_decode)` is the number of prompt tokens that it may compute."""
         self._steps += 1
-        plan = Plan(outputs=self._end_aborted())
+        plan = Plan(outputs=self._end_leaving())
         self._admit()
         plan.moves, self._moves = self._moves, []
         running = sorted(
@@ -168,12 +194,19 @@ class Scheduler:
         return plan
 
     def finish(
-        self, plan: Plan, chosen: Mapping[int, int], scores: Mapping[int, TokenLogprob] | None = None
+        self,
+        plan: Plan,
+        chosen: Mapping[int, int],
+        scores: Mapping[int, TokenLogprob] | None = None,
+        *,
+        over: Collection[int] = (),
+        failed: Mapping[int, ApiError] | None = None,
     ) -> list[Output]:
         """Book a computed step.
 
-        `chosen` has the token for each row of plan.sampled. `scores` has its log-probability where the request asks for
-        them, and, for each row of plan.scored, that of the prompt's next token.
+        `chosen` has the token for each row of plan.sampled that is not in `failed`. `scores` has its log-probability
+        where the request asks for them, and, for each row of plan.scored, that of the prompt's next token. `over` has
+        the rows behind whose token nothing can come, `failed` those whose choice cannot go on.
         """
         scores = scores or {}
         for token, index in zip(plan.tokens, plan.slots, strict=True):
@@ -183,13 +216,16 @@ class Scheduler:
         outputs: list[Output] = []
         for row, token in chosen.items():
             choice = plan.sampled[row]
-            if not choice.aborted:
-                outputs.append(self._gain(self._slots[plan.slots[row]], choice, token, scores.get(row)))
+            if not choice.is_leaving:
+                slot = self._slots[plan.slots[row]]
+                outputs.append(self._gain(slot, choice, token, scores.get(row), is_over=row in over))
+        for row, error in (failed or {}).items():
+            plan.sampled[row].error = error
         for slot in plan.completed:
-            if slot.choice is not None and not slot.choice.aborted:
+            if slot.choice is not None and not slot.choice.is_leaving:
                 outputs.append(_first(slot.choice, Output(slot.choice.request.key, finish_reason=FinishReason.LENGTH)))
                 self._free(slot)
-        outputs += self._end_aborted()
+        outputs += self._end_leaving()
         self._admit()
         return outputs
 
@@ -207,7 +243,7 @@ class Scheduler:
 
     def end_all(self, error: Callable[[], ApiError] | None) -> list[Output]:
         """End whatever is left, in `error` or, without one, as aborted."""
-        choices = [slot.choice for slot in self._slots if slot.choice is not None] + self._waiting
+        choices = self._choices()
         self._waiting = []
         for slot in self._slots:
             slot.choice = None
@@ -237,7 +273,8 @@ class Scheduler:
         at_hand = max(own, donor.reusable(choice))
         for leader in ahead:
             assert leader.choice is not None
-            expected = Slot(leader.index, leader.choice.prompt, leader.salt).reusable(choice)
+            coming = leader.choice.prompt[:-1] if leader.choice.is_blocked else leader.choice.prompt
+            expected = Slot(leader.index, coming, leader.salt).reusable(choice)
             if expected >= at_hand + COPY_MIN_TOKENS and len(leader.tokens) < expected:
                 return
         if at_hand >= own + COPY_MIN_TOKENS:
@@ -245,15 +282,15 @@ class Scheduler:
             slot.tokens = donor.tokens[:at_hand]
         choice.cached_tokens = len(slot.tokens)
 
-    def _gain(self, slot: Slot, choice: Choice, token: int, score: TokenLogprob | None) -> Output:
+    def _gain(self, slot: Slot, choice: Choice, token: int, score: TokenLogprob | None, *, is_over: bool) -> Output:
         choice.completion.append(token)
-        ends = token in self._end_tokens and not choice.request.sampling.ignore_eos
+        ends = token in self._end_tokens and (is_over or not choice.request.sampling.ignore_eos)
         output = Output(choice.request.key, (token,), ends_with_stop_token=ends)
         if score is not None:
             output.logprobs = (score,)
         if len(choice.completion) == 1:
             _first(choice, output)
-        if ends:
+        if ends or is_over:
             output.finish_reason = FinishReason.STOP
         elif len(choice.completion) >= choice.limit:
             output.finish_reason = FinishReason.LENGTH
@@ -261,13 +298,19 @@ class Scheduler:
             self._free(slot)
         return output
 
-    def _end_aborted(self) -> list[Output]:
+    def _end_leaving(self) -> list[Output]:
         outputs: list[Output] = []
         for slot in self._slots:
-            if slot.choice is not None and slot.choice.aborted:
-                outputs.append(Output(slot.choice.request.key, finish_reason=FinishReason.ABORTED))
+            choice = slot.choice
+            if choice is not None and choice.is_leaving:
+                reason = FinishReason.ABORTED if choice.aborted else None
+                error = None if choice.aborted else choice.error
+                outputs.append(Output(choice.request.key, finish_reason=reason, error=error))
                 self._free(slot)
         return outputs
+
+    def _choices(self) -> list[Choice]:
+        return [slot.choice for slot in self._slots if slot.choice is not None] + self._waiting
 
     def _free(self, slot: Slot) -> None:
         slot.choice = None
@@ -291,7 +334,7 @@ def _prefill(choice: Choice, slot: Slot, budget: int, plan: Plan) -> int:
         budget = min(budget, SCORED_ROWS - len(plan.scored))
         if not start:
             choice.prompt_logprobs = [TokenLogprob(choice.prompt[0], None)]
-    end = min(last + 1, start + max(0, budget))
+    end = min(last if choice.is_blocked else last + 1, start + max(0, budget))
     for position in range(start, end):
         if is_scored and position < last:
             plan.add_scored(slot, choice, position)
@@ -299,5 +342,6 @@ def _prefill(choice: Choice, slot: Slot, budget: int, plan: Plan) -> int:
             plan.add(slot, choice.prompt[position], position, wanted=position == last and choice.limit > 0)
     if end > max(start, last) and not choice.limit:
         plan.completed.append(slot)
-    plan.prompt_tokens += end - start
-    return end - start
+    computed = max(0, end - start)
+    plan.prompt_tokens += computed
+    return computed

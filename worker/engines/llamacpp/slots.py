@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from inferway.errors import ApiError
 
 from ...engine import GenerateRequest, TokenLogprob
+
+if TYPE_CHECKING:
+    from .grammar import Grammar
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +31,16 @@ class Choice:
     cached_tokens: int | None = None
     # Of the prompt's tokens so far, where they are asked for.
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    # Its grammar is being compiled: all of its prompt but the last token may be computed.
+    is_blocked: bool = False
+    grammar: Grammar | None = None
     aborted: bool = False
+    # Why it ends with the step, unless it is aborted.
+    error: ApiError | None = None
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.aborted or self.error is not None
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -47,6 +62,14 @@ class Slot:
     def uncached_tokens(self) -> int:
         """Prompt tokens of its choice that are still to be computed."""
         return max(0, len(self.choice.prompt) - len(self.tokens)) if self.choice is not None else 0
+
+    @property
+    def has_work(self) -> bool:
+        """Something of its choice can be computed, or said, in a step."""
+        choice = self.choice
+        if choice is None:
+            return False
+        return not choice.is_blocked or choice.is_leaving or len(self.tokens) < len(choice.prompt) - 1
 
     def reusable(self, choice: Choice) -> int:
         """Tokens at the head of the prompt that this slot holds; the last one is always computed, for its logits.

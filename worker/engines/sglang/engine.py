@@ -26,6 +26,7 @@ from . import launch, model
 from .books import Books, Reading
 from .kv_events import KvMirror
 from .options import Options
+from .schemas import check_schema
 from .stall import StallWatch
 from .streams import Streams
 
@@ -223,8 +224,11 @@ class SglangEngine(Engine):
             raise invalid("logit_bias", f"logit_bias names a token beyond the vocabulary of {model.vocab_size}.")
         self._check_adapter(request.adapter)
         if request.constraint is not None and f"constraint.{request.constraint.kind}" not in model.capabilities:
-            kind = request.constraint.kind
-            raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{model.name}' is served without grammars.", kind)
+            raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{model.name}' is served without grammars.", "constraint")
+        # The other backend says itself what it does not enforce.
+        says_itself = self._sglang.settings["grammar_backend"] == "llguidance"
+        if request.constraint is not None and request.constraint.kind == "json_schema" and not says_itself:
+            check_schema(request.constraint.text)
 
     def _check_adapter(self, name: str) -> None:
         if name and name not in self._adapters:

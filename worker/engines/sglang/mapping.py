@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inferway.errors import ApiError, Reason, invalid
+from inferway.errors import ApiError, Reason
 
 from ...engine import FinishReason, GenerateRequest, Output, Sampling, TokenLogprob
 
@@ -15,6 +16,8 @@ _SEED_MASK = (1 << 63) - 1
 # Keeps the seeds of the choices of one request apart: odd, with bits everywhere.
 _SEED_STRIDE = 0x9E37_79B9_7F4A_7C15
 _FULL_RETRY_S = 1.0
+# Of a grammar; "unsupported type" is said of a name that is no type.
+_NOT_SUPPORTED = re.compile(r"unsupported(?! type)|not (?:yet )?(?:supported|implemented)|unimplemented", re.IGNORECASE)
 
 
 def salt_text(cache_salt: bytes) -> str | None:
@@ -116,16 +119,20 @@ def _aborted(
             result.logprobs = _logprobs(meta, "output")
         return result
     # Whatever tokens come with a status are none of the choice's.
-    return Output(request.key, error=refusal(request, int(status)))
+    return Output(request.key, error=refusal(request, int(status), str(finish.get("message", ""))))
 
 
-def refusal(request: GenerateRequest, status: int) -> ApiError:
-    """Why SGLang did not take a request, in words for its caller; SGLang's own may hold anything."""
+def refusal(request: GenerateRequest, status: int, said: str = "") -> ApiError:
+    """Why SGLang did not take a request, in words for its caller; what it `said` itself may hold anything."""
     if status == 503:
         return ApiError(Reason.OVERLOADED, "The engine is full.", retry_after_s=_FULL_RETRY_S)
     if status == 400 and request.constraint is not None:
         kind = request.constraint.kind
-        return invalid(kind, f"The {kind} of this request cannot be compiled into a grammar.")
+        if _NOT_SUPPORTED.search(said):
+            sentence = f"The {kind} of this request has what the engine cannot enforce."
+            return ApiError(Reason.SCHEMA_NOT_SUPPORTED, sentence, "constraint")
+        sentence = f"The {kind} of this request cannot be compiled into a grammar."
+        return ApiError(Reason.INVALID_SCHEMA, sentence, "constraint")
     if status == 400:
         return ApiError(Reason.INVALID_REQUEST, "The engine does not take this request.")
     return ApiError(Reason.WORKER_FAILED, "The engine could not compute this request.")

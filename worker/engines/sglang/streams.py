@@ -134,7 +134,7 @@ class Streams:
             self._put(choice, Output(request.key, error=mapping.refusal(request, 500)))
         except ValueError as error:  # how SGLang refuses a request
             logs.event(log, "refused_by_sglang", request_id=request.request_id, error=str(error))
-            self._put(choice, Output(request.key, error=mapping.refusal(request, 400)))
+            self._put(choice, Output(request.key, error=mapping.refusal(request, 400, str(error))))
         except Exception:
             log.exception("request_failed")
             self._put(choice, Output(request.key, error=mapping.refusal(request, 500)))
