@@ -132,7 +132,9 @@ class Parts:
         marks.append(time.thread_time_ns())
         chat = parse_chat(body)
         marks.append(time.thread_time_ns())
-        rendered = self._prompts.render(chat.messages, tools=list(chat.tool_use.tools) or None, template_kwargs=chat.template_kwargs)
+        rendered = self._prompts.render(
+            chat.messages, tools=list(chat.tool_use.tools) or None, template_kwargs=chat.template_kwargs
+        )
         marks.append(time.thread_time_ns())
         ids = self._prompts.encode(rendered)
         marks.append(time.thread_time_ns())
