@@ -9,6 +9,7 @@ import pytest
 
 from inferway.errors import ApiError, Reason
 from inferway.metrics import Registry
+from tests.support.waiting import wait_until
 from worker.engine import Constraint, Load
 from worker.engines.llamacpp.grammars import Grammars, start_thread
 from worker.metrics import WorkerMetrics
@@ -87,10 +88,10 @@ def test_close_leaves_the_rest(compiling: Compiling) -> None:
     grammars = Grammars(compiling)
     compiling.gate.clear()
     begun, waiting = (grammars.ask(Constraint("regex", text)) for text in "ab")
+    wait_until(lambda: compiling.given == ["a"], LIMIT_S, "the first one begun")
     closer = threading.Thread(target=grammars.close)
     closer.start()
-    while not grammars._is_closing:
-        pass
+    wait_until(lambda: grammars._is_closing, LIMIT_S, "closing")
     compiling.gate.set()
     closer.join(LIMIT_S)
     assert begun.result(LIMIT_S) == "regex a"
