@@ -271,7 +271,7 @@ CHAT = FieldTable(
     Field(
         "tool_choice",
         "auto, none, required, a function, or allowed_tools. What must be called is forced by a grammar, where the "
-        "model has the capability constraint.json_schema.",
+        "model has the capability constraint.json_schema; of a model whose template knows no tools it is one call.",
         default="auto",
     ),
     Field("parallel_tool_calls", "Whether one answer may have several calls; further ones are left out.", default=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from aiohttp import web
@@ -30,6 +31,7 @@ def make_chat(inference: Inference) -> Handler:
         check_items("messages", len(chat.messages), limits.max_messages)
         check_request(limits, chat, body_bytes=len(body))
         require_chat(model)
+        chat = _as_the_model_can(model, chat)
         check_capabilities(model, chat)
         _require_tools(model, chat)
 
@@ -63,6 +65,15 @@ def chat_prompt(model: ServedModel, chat: ChatRequest) -> list[int]:
     if tools and use.is_forced and not prompts.uses_tools:
         messages = described_in_words(messages, tools)
     return prompts.build(messages, tools=tools or None, template_kwargs=chat.template_kwargs)
+
+
+def _as_the_model_can(model: ServedModel, chat: ChatRequest) -> ChatRequest:
+    """A model that has not learned to call makes one call where one must be made: it would not know when to stop."""
+    use = chat.tool_use
+    if not use.is_forced or not use.is_parallel or model.prompts.uses_tools:
+        return chat
+    use = replace(use, is_parallel=False)
+    return replace(chat, tool_use=use, constraint=use.constraint())
 
 
 def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:

@@ -72,7 +72,6 @@ async def called(client: AsyncOpenAI, number: int, **choice: Any) -> list[tuple[
         "tools": [WEATHER, TIME],
         "temperature": number // 2 % 2,
         "seed": number,
-        "parallel_tool_calls": False,
         "max_tokens": 300,
         **choice,
     }
