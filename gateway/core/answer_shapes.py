@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from .generation_fields import ServiceTier
 
 _Unix = Annotated[int, Meta(description="Seconds since 1970.")]
-_Reason = Literal["stop", "length", "tool_calls", "content_filter"]
+_Reason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class PromptTokens(Struct):
@@ -53,10 +53,15 @@ class AnswerFunction(Struct):
     arguments: Annotated[str, Meta(description="JSON, as the model wrote it.")]
 
 
+class CallMark(Struct):
+    arguments_error: Annotated[str, Meta(description="What is wrong with the arguments, which are as the model wrote.")]
+
+
 class AnswerToolCall(Struct):
     id: str
     type: Literal["function"]
     function: AnswerFunction
+    inferway: CallMark | UnsetType = UNSET
 
 
 class AnswerMessage(Struct, kw_only=True):
@@ -65,6 +70,7 @@ class AnswerMessage(Struct, kw_only=True):
     refusal: str | None
     reasoning_content: Annotated[str, Meta(description="What the model thought before its answer.")] | UnsetType = UNSET
     tool_calls: list[AnswerToolCall] | UnsetType = UNSET
+    function_call: Annotated[AnswerFunction, Meta(description="For requests with functions.")] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -100,6 +106,7 @@ class DeltaToolCall(Struct, kw_only=True):
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: DeltaFunction | UnsetType = UNSET
+    inferway: CallMark | UnsetType = UNSET
 
 
 class Delta(Struct, kw_only=True):
@@ -109,6 +116,7 @@ class Delta(Struct, kw_only=True):
     content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[DeltaToolCall] | UnsetType = UNSET
+    function_call: Annotated[DeltaFunction, Meta(description="For requests with functions.")] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):
