@@ -27,7 +27,7 @@ from .core.naming import Naming, pick
 from .core.prompt import PromptBuilder
 from .core.reasoning import SPLITTERS
 from .core.tokenizer import Tokenizer
-from .worker_sessions import ModelDescription, WorkerSession
+from .worker_sessions import HARMONY, ModelDescription, WorkerSession
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Catalog:
         except (minijinja.TemplateError, ValueError) as error:
             logs.event(log, "model_refused", model=description.name, error=str(error)[:500], level=logging.ERROR)
             return True
-        if description.reasoning_parser and description.reasoning_parser not in SPLITTERS:
+        if description.reasoning_parser not in ("", HARMONY, *SPLITTERS):
             logs.event(
                 log,
                 "reasoning_format_unknown_shown_as_content",

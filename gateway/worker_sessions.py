@@ -39,6 +39,7 @@ _TOKENS_A_MESSAGE = 1 << 20
 # Some 0.3 ms.
 _IDS_A_PIECE = 8192
 
+HARMONY = "harmony"
 _CONSTRAINTS: dict[Kind, worker_pb2.ConstraintKind] = {
     "json_schema": worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA,
     "regex": worker_pb2.CONSTRAINT_KIND_REGEX,
@@ -70,6 +71,11 @@ class ModelDescription:
     capabilities: frozenset[str]
     # Name of the model that this is an adapter of; empty: it is a model itself.
     parent: str = ""
+
+    @property
+    def call_format(self) -> str:
+        """The format in which the model writes calls; harmony is one of thoughts and calls together."""
+        return HARMONY if self.reasoning_parser == HARMONY else self.tool_parser
 
 
 @dataclass(frozen=True, slots=True)

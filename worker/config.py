@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from inferway.config import Secret, option
 from inferway.net import host_and_port
 
+from .core.formats import REASONING, TOOL_CALLS
+
 ENGINES = ("llamacpp", "minilm", "scripted", "sglang")
 
 
@@ -43,6 +45,14 @@ class Config:
         "",
         "public name of the model; scripted: of several, separated by commas",
         default_text="the engine's own",
+    )
+    tool_parser: str = option(
+        "",
+        "llamacpp: format in which the model writes tool calls; sglang has a flag of its own",
+        choices=TOOL_CALLS,
+    )
+    reasoning_parser: str = option(
+        "", "llamacpp: format in which the model writes its thoughts; sglang has a flag of its own", choices=REASONING
     )
     context_length: int | None = option(
         None, "prompt plus completion at most", unit="tokens", minimum=2, default_text="the engine's own"

@@ -60,7 +60,7 @@ def chat_prompt(model: ServedModel, chat: ChatRequest) -> list[int]:
     messages = with_calls_as_expected(
         chat.messages,
         arguments_as_text=prompts.takes_arguments_as_text,
-        id_style=id_style(model.description.tool_parser),
+        id_style=id_style(model.description.call_format),
     )
     if tools and use.is_forced and not prompts.uses_tools:
         messages = described_in_words(messages, tools)
@@ -79,7 +79,7 @@ def _as_the_model_can(model: ServedModel, chat: ChatRequest) -> ChatRequest:
 def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:
     description, use = model.description, chat.tool_use
     is_constrained = chat.constraint is not None
-    parser = make_parser(description.tool_parser, use, is_constrained=is_constrained)
+    parser = make_parser(description.call_format, use, is_constrained=is_constrained)
     # A grammar leaves no room for a thought that the template has opened.
     enabled = chat.template_kwargs.get("enable_thinking", True) is not False and not is_constrained
     call_mark = parser.opening if parser is not None and parser.ends_thought else ""
@@ -90,7 +90,7 @@ def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:
         splitter,
         parser,
         schemas=use.schemas,
-        new_id=partial(new_call_id, id_style(description.tool_parser)),
+        new_id=partial(new_call_id, id_style(description.call_format)),
         most_calls=None if use.is_parallel else 1,
         called="function_call" if use.is_legacy else "tool_calls",
     )
@@ -99,7 +99,7 @@ def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:
 def _require_tools(model: ServedModel, chat: ChatRequest) -> None:
     """A template that shows the tools to a model of whose calls nobody can read is of no use: markup would be shown."""
     use = chat.tool_use
-    if use.choice == "auto" and model.prompts.uses_tools and model.description.tool_parser not in PARSERS:
+    if use.choice == "auto" and model.prompts.uses_tools and model.description.call_format not in PARSERS:
         field = "functions" if use.is_legacy else "tools"
         raise unsupported(
             field, f"'{field}' with a free choice is not supported by the model '{model.name}'; 'required' may be."

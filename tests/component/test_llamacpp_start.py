@@ -95,6 +95,16 @@ async def test_own_name() -> None:
         assert (info.models[0].name, info.models[0].aliases) == (expected, ())
 
 
+async def test_formats_of_a_model() -> None:
+    """They are told as they were given, with the marks that gateways must see."""
+    engine = make(tool_parser="hermes", reasoning_parser="think", context_length=256)
+    info = await engine.start(lambda step: None)
+    await engine.close()
+    model = info.models[0]
+    assert (model.tool_parser, model.reasoning_parser) == ("hermes", "think")
+    assert model.structural_marks == ("<tool_call>", "</tool_call>", "<think>", "</think>")
+
+
 async def test_a_broken_thread_is_a_failed_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the computing thread breaks, what runs ends in worker_failed and the engine says that it is gone."""
     from worker.engines.llamacpp import engine as module

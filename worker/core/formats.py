@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+REASONING = ("think", "think_preopened")
+
 _TAGS = ("<tool_call>", "</tool_call>")
 _THINK = ("<think>", "</think>")
 _DEEPSEEK = (
@@ -48,6 +50,9 @@ _MARKS: Mapping[str, Sequence[str]] = {
     "think": _THINK,
     "think_preopened": _THINK,
 }
+
+
+TOOL_CALLS = tuple(name for name in _MARKS if name not in REASONING)
 
 
 def marks_of(*formats: str) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ def _llamacpp(config: Config) -> Engine:
     engine: Engine = LlamaCppEngine(
         model_path=config.model_path or None,
         model_name=config.model_name or None,
+        tool_parser=config.tool_parser,
+        reasoning_parser=config.reasoning_parser,
         threads=config.threads,
         **_given(context_length=config.context_length, max_running=config.max_running, max_waiting=config.max_waiting),
     )

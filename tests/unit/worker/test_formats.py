@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.reasoning import SPLITTERS
 from gateway.core.tools import PARSERS
-from worker.core.formats import marks_of
+from worker.core.formats import REASONING, TOOL_CALLS, marks_of
 
 
 @pytest.mark.parametrize("name", [*PARSERS, *SPLITTERS])
@@ -20,3 +20,8 @@ def test_every_format_that_gateways_read_has_its_marks(name: str) -> None:
 
 def test_several_formats_and_unknown_ones() -> None:
     assert marks_of("think", "hermes", "think", "nope", "") == ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+def test_the_names_of_options_are_those_that_gateways_know() -> None:
+    assert set(TOOL_CALLS) == set(PARSERS)
+    assert {*REASONING, "harmony"} == {*SPLITTERS, "harmony"}

@@ -76,6 +76,8 @@ class LlamaCppEngine(Engine):
         *,
         model_path: str | None = None,
         model_name: str | None = None,
+        tool_parser: str = "",
+        reasoning_parser: str = "",
         max_running: int = 8,
         max_waiting: int = 64,
         context_length: int | None = None,
@@ -83,6 +85,7 @@ class LlamaCppEngine(Engine):
     ) -> None:
         self._model_path = model_path
         self._model_name = model_name
+        self._formats = (tool_parser, reasoning_parser)
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._context_length = context_length
@@ -205,7 +208,7 @@ class LlamaCppEngine(Engine):
         library = Library()
         model = Model(library, origin.path)
         length = self._length(origin, model)
-        info = describe(origin, metadata, context_length=length, vocab_size=model.vocab_size)
+        info = describe(origin, metadata, context_length=length, vocab_size=model.vocab_size, formats=self._formats)
         end_tokens = model.end_tokens()
         compiler: Future[Compiler] = Future()
         # Beside what llama.cpp does meanwhile.

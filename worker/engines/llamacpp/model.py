@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.formats import marks_of
 from ...engine import ModelInfo
 from .sampler import Defaults
 from .tokenizer import export, token_text
@@ -72,8 +73,16 @@ def sampling_defaults(metadata: Mapping[str, Any]) -> Defaults:
     )
 
 
-def describe(source: Source, metadata: Mapping[str, Any], *, context_length: int, vocab_size: int) -> ModelInfo:
-    """Raises OSError when the tokenizer cannot be exported."""
+def describe(
+    source: Source,
+    metadata: Mapping[str, Any],
+    *,
+    context_length: int,
+    vocab_size: int,
+    formats: tuple[str, str] = ("", ""),
+) -> ModelInfo:
+    """`formats` are those of tool calls and of thoughts. Raises OSError when the tokenizer cannot be exported."""
+    tool_parser, reasoning_parser = formats
     return ModelInfo(
         name=source.name,
         aliases=source.aliases,
@@ -84,5 +93,8 @@ def describe(source: Source, metadata: Mapping[str, Any], *, context_length: int
         bos_token=token_text(metadata, "bos"),
         eos_token=token_text(metadata, "eos"),
         created=source.created,
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
+        structural_marks=marks_of(tool_parser, reasoning_parser),
         capabilities=CAPABILITIES,
     )
