@@ -214,8 +214,8 @@ class Inference:
             received=exchange.received,
             deadline=exchange.received + config.request_deadline_s,
             stall_s=config.stall_s,
-            # Within two ticks one might go out before any silence, and spend the status of a refusal.
             constraint=asked.constraint,
+            # Within two ticks one might go out before any silence, and spend the status of a refusal.
             heartbeat_s=max(config.heartbeat_s, 2 * TICK_S),
             prompt_wire=prompt.wire,
         )
