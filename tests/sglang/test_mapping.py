@@ -185,6 +185,14 @@ def test_logprobs_given() -> None:
     assert output(request, chunk([4], **meta), is_first=False).prompt_logprobs is None
 
 
+def test_scores_of_tokens_that_are_none() -> None:
+    """Of a prompt that is only scored SGLang may score a token that it samples and does not give."""
+    scored = {"output_token_logprobs": [(-1.5, 19556, None)], "output_top_logprobs": [[]]}
+    request = replace(REQUEST, logprobs=0)
+    assert output(request, chunk([], **scored), is_first=True).logprobs == []
+    assert output(request, chunk([19556], **scored), is_first=True).logprobs == [TokenLogprob(19556, -1.5, [])]
+
+
 def test_flags_of_the_operator() -> None:
     """They come after the defaults and before what the engine relies on, for the last one wins."""
     options = Options("model", max_running=4, max_waiting=12, context_length=512, flags=("--page-size=32",))

@@ -88,7 +88,7 @@ def output(request: GenerateRequest, chunk: Mapping[str, Any], *, is_first: bool
     if is_first:
         result.cached_tokens = meta["cached_tokens"]
     if request.logprobs is not None:
-        result.logprobs = _logprobs(meta, "output")
+        result.logprobs = _scores(meta, token_ids)
     if request.prompt_logprobs and is_first:
         result.prompt_logprobs = _logprobs(meta, "input")
     if finish is None:
@@ -116,7 +116,7 @@ def _aborted(
         if is_first and tokens:
             result.cached_tokens = meta["cached_tokens"]
         if tokens and request.logprobs is not None:
-            result.logprobs = _logprobs(meta, "output")
+            result.logprobs = _scores(meta, tokens)
         return result
     # Whatever tokens come with a status are none of the choice's.
     return Output(request.key, error=refusal(request, int(status), str(finish.get("message", ""))))
@@ -136,6 +136,11 @@ def refusal(request: GenerateRequest, status: int, said: str = "") -> ApiError:
     if status == 400:
         return ApiError(Reason.INVALID_REQUEST, "The engine does not take this request.")
     return ApiError(Reason.WORKER_FAILED, "The engine could not compute this request.")
+
+
+def _scores(meta: Mapping[str, Any], token_ids: Sequence[int]) -> list[TokenLogprob]:
+    """One for each token. For a choice of no tokens beside others SGLang samples one, and scores it all the same."""
+    return _logprobs(meta, "output")[: len(token_ids)]
 
 
 def _logprobs(meta: Mapping[str, Any], side: str) -> list[TokenLogprob]:
