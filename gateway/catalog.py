@@ -27,7 +27,8 @@ from .core.naming import Naming, pick
 from .core.prompt import PromptBuilder
 from .core.reasoning import SPLITTERS
 from .core.tokenizer import Tokenizer
-from .worker_sessions import HARMONY, ModelDescription, WorkerSession
+from .core.tools import HARMONY
+from .worker_sessions import ModelDescription, WorkerSession
 
 log = logging.getLogger(__name__)
 

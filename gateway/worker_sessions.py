@@ -25,6 +25,7 @@ from .core.constraints import Constraint, Kind
 from .core.generation_fields import Sampling
 from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
+from .core.tools import HARMONY
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,6 @@ _TOKENS_A_MESSAGE = 1 << 20
 # Some 0.3 ms.
 _IDS_A_PIECE = 8192
 
-HARMONY = "harmony"
 _CONSTRAINTS: dict[Kind, worker_pb2.ConstraintKind] = {
     "json_schema": worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA,
     "regex": worker_pb2.CONSTRAINT_KIND_REGEX,

@@ -58,10 +58,7 @@ def make_tokenize(inference: Inference) -> Handler:
         else:
             chat = parse_chat(body)
             require_chat(model)
-            ids = await inference.run(
-                lambda: chat_prompt(model, chat),
-                body_bytes=len(body),
-            )
+            ids = await inference.run(lambda: chat_prompt(model, chat), body_bytes=len(body))
         return _answer({"count": len(ids), "max_model_len": model.description.context_length, "tokens": ids})
 
     return tokenize

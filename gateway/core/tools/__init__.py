@@ -16,12 +16,15 @@ from .mistral import Mistral
 from .pythonic import Pythonic
 from .qwen3_coder import Qwen3Coder
 
+# Of thoughts and calls together.
+HARMONY = "harmony"
+
 PARSERS: Mapping[str, type[Parser]] = {
     "deepseek_v3": DeepSeek,
     "deepseek_v3_1": DeepSeek,
     "gemma4": Gemma4,
     "glm45": Glm45,
-    "harmony": Harmony,
+    HARMONY: Harmony,
     "hermes": Hermes,
     "kimi_k2": KimiK2,
     "llama3_json": Llama3Json,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from ..history import IdStyle
 from ..tool_request import ToolUse
-from . import PARSERS
+from . import HARMONY, PARSERS
 from .base import Parser, Tools
 from .forced import ForcedCall, ForcedCalls
-
-# A format in which every answer is written, with tools or without.
-_ALWAYS = frozenset({"harmony"})
 
 
 def make_parser(format_name: str, use: ToolUse, *, is_constrained: bool) -> Parser | None:
@@ -20,7 +17,8 @@ def make_parser(format_name: str, use: ToolUse, *, is_constrained: bool) -> Pars
     parser = PARSERS.get(format_name)
     if parser is None or is_constrained:
         return None
-    return parser(tools) if format_name in _ALWAYS or (tools and use.choice == "auto") else None
+    # In harmony every answer is written, with tools or without.
+    return parser(tools) if format_name == HARMONY or (tools and use.choice == "auto") else None
 
 
 def id_style(format_name: str) -> IdStyle:

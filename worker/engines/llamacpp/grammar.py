@@ -19,7 +19,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
-from inferway.errors import ApiError
+from inferway.errors import ApiError, Reason
 
 from ...core.schemas import subschemas
 from ...engine import Constraint
@@ -177,7 +177,7 @@ def _lark(text: str) -> str:
         raise not_valid("ebnf", "it must be a Lark grammar with the rule 'start', or GBNF with the rule 'root'")
     if _GBNF.search(text):
         if text.count("::=") > _MAX_GBNF_RULES:
-            raise ApiError(too_complex().reason, f"A GBNF grammar can have {_MAX_GBNF_RULES} rules at most.", PARAM)
+            raise _too_long(f"A GBNF grammar can have {_MAX_GBNF_RULES} rules at most.")
         try:
             return gbnf_to_lark(text)
         except RecursionError:
@@ -185,5 +185,9 @@ def _lark(text: str) -> str:
         except Exception as error:
             raise not_valid("ebnf", str(error)) from None
     if text.count("\n") > _MAX_RULES:
-        raise ApiError(too_complex().reason, f"A grammar can have {_MAX_RULES} lines at most.", PARAM)
+        raise _too_long(f"A grammar can have {_MAX_RULES} lines at most.")
     return text
+
+
+def _too_long(message: str) -> ApiError:
+    return ApiError(Reason.SCHEMA_NOT_SUPPORTED, message, PARAM)
