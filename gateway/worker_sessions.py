@@ -41,6 +41,7 @@ _TOKENS_A_MESSAGE = 1 << 20
 _IDS_A_PIECE = 8192
 
 _CONSTRAINTS: dict[Kind, worker_pb2.ConstraintKind] = {
+    "structural_tag": worker_pb2.CONSTRAINT_KIND_STRUCTURAL_TAG,
     "json_schema": worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA,
     "regex": worker_pb2.CONSTRAINT_KIND_REGEX,
     "ebnf": worker_pb2.CONSTRAINT_KIND_EBNF,

@@ -91,7 +91,7 @@ def parse_chat(body: bytes) -> ChatRequest:
         **common_fields(chat, max_tokens=_max_tokens(chat)),
         messages=messages,
         tool_use=tool_use,
-        constraint=_constraint(chat, tool_use),
+        constraint=_format(chat, tool_use),
         template_kwargs=chat.chat_template_kwargs or {},
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         ignored=ignored,
@@ -205,10 +205,10 @@ def _tool_use(chat: ChatBody) -> ToolUse:
     return read_functions(chat.functions, chat.function_call)
 
 
-def _constraint(chat: ChatBody, tool_use: ToolUse) -> Constraint | None:
-    """Calls that must be made, or a format that the text must have: not both."""
+def _format(chat: ChatBody, tool_use: ToolUse) -> Constraint | None:
+    """A format that the text must have; then no call can be forced. What calls must match depends on the model."""
     asked = read_format(chat.response_format, chat.guided())
-    forced = tool_use.constraint()
-    if asked is not None and forced is not None:
-        raise invalid(asked.param, f"'{asked.param}' cannot be asked for beside a call that '{forced.param}' forces.")
-    return forced or asked
+    if asked is not None and tool_use.is_forced:
+        forced = tool_use.choice_field
+        raise invalid(asked.param, f"'{asked.param}' cannot be asked for beside a call that '{forced}' forces.")
+    return asked

@@ -1,4 +1,4 @@
-"""What an answer must match, in the worker contract's terms: a JSON schema, a regular expression or a grammar."""
+"""What an answer must match, in the worker contract's terms: a schema, a regular expression, a grammar, or tags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from .schemas import with_references_moved
 
-Kind = Literal["json_schema", "regex", "ebnf"]
+Kind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -23,6 +23,11 @@ class Constraint:
     kind: Kind
     text: str
     param: str
+
+    @property
+    def leaves_text_free(self) -> bool:
+        """Whether there may be text and thoughts beside what is constrained."""
+        return self.kind == "structural_tag"
 
 
 def json_schema(schema: Mapping[str, Any] | None, param: str) -> Constraint:
@@ -37,22 +42,30 @@ def one_of(choices: Sequence[str], param: str) -> Constraint:
 
 def calls(tools: Mapping[str, Mapping[str, Any]], *, param: str, most: int | None) -> Constraint:
     """A list of calls of some tools, one at least, in the form that tools/forced.py reads."""
+    schemas = {name: arguments(schema) for name, schema in tools.items()}
+    return Constraint("json_schema", _encoded(list_of_calls(schemas, arguments_key="parameters", most=most)), param)
+
+
+def list_of_calls(
+    schemas: Mapping[str, Mapping[str, Any]], *, arguments_key: str, most: int | None
+) -> Mapping[str, Any]:
+    """The schema of a list of objects with a tool's name and, under `arguments_key`, what its schema allows."""
     items = []
-    for place, (name, schema) in enumerate(tools.items()):
+    for place, (name, schema) in enumerate(schemas.items()):
         # Where the tool's own root is within the whole.
-        root = f"#/items/anyOf/{place}/properties/parameters"
+        root = f"#/items/anyOf/{place}/properties/{arguments_key}"
         items.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "parameters": with_references_moved(arguments(schema), root)},
-                "required": ["name", "parameters"],
+                "properties": {"name": {"const": name}, arguments_key: with_references_moved(schema, root)},
+                "required": ["name", arguments_key],
                 "additionalProperties": False,
             }
         )
     whole: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
     if most is not None:
         whole["maxItems"] = most
-    return Constraint("json_schema", _encoded(whole), param)
+    return whole
 
 
 def call(schema: Mapping[str, Any], *, param: str) -> Constraint:

@@ -265,7 +265,10 @@ CHAT = FieldTable(
     Field(
         "tools",
         "Functions that the model may call. Of a model whose template knows none they are named as ignored, unless a "
-        "call is forced; of one whose way of calling nobody can read they are refused.",
+        "call is forced; of one whose way of calling nobody can read they are refused. The arguments of strict "
+        "functions are held to their schemas by a grammar wherever a call is forced; under a free choice where the "
+        "model has the capability constraint.structural_tag and its format a grammar, and else tools[].function.strict "
+        "is named as ignored.",
         items=Range(0, MAX_TOOLS),
     ),
     Field(

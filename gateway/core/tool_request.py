@@ -29,21 +29,31 @@ class ToolUse:
     choice: Choice = "none"
     named: str = ""
     is_parallel: bool = True
+    # Tools whose arguments a grammar is to hold to their schemas, whatever the choice.
+    strict: frozenset[str] = frozenset()
     is_legacy: bool = False
 
     @property
     def is_forced(self) -> bool:
         return self.choice == "required"
 
+    @property
+    def choice_field(self) -> str:
+        """The field that says `choice`."""
+        return "function_call" if self.is_legacy else "tool_choice"
+
+    @property
+    def most_calls(self) -> int | None:
+        return None if self.is_parallel else 1
+
     def constraint(self) -> Constraint | None:
         """What forces the calls that must be made."""
         if not self.is_forced:
             return None
-        param = "function_call" if self.is_legacy else "tool_choice"
         if self.named:
-            return call(self.schemas[self.named].schema, param=param)
+            return call(self.schemas[self.named].schema, param=self.choice_field)
         schemas = {name: schema.schema for name, schema in self.schemas.items()}
-        return calls(schemas, param=param, most=None if self.is_parallel else 1)
+        return calls(schemas, param=self.choice_field, most=self.most_calls)
 
 
 NO_TOOLS = ToolUse()
@@ -64,6 +74,7 @@ def read_tools(tools: Sequence[Any] | None, choice: Any, *, is_parallel: bool | 
         choice=mode,
         named=named,
         is_parallel=is_parallel is not False and not named,
+        strict=frozenset(name for name in names if known[name]["function"].get("strict")),
     )
 
 
@@ -110,6 +121,8 @@ def _schemas(functions: Sequence[dict[str, Any]], param: str, inner: str) -> dic
             raise invalid(f"{path}.name", f"'{path}.name' must be {allowed}, got '{name[:80]}'.")
         if name in found:
             raise invalid(f"{path}.name", f"'{path}.name' is '{name}', as another one is.")
+        if not isinstance(strict := function.get("strict"), bool | None):
+            raise invalid(f"{path}.strict", f"'{path}.strict' must be a boolean, got {json_type(strict)}.")
         parameters = function.get("parameters")
         if not isinstance(parameters, dict | None):
             raise invalid(f"{path}.parameters", f"'{path}.parameters' must be an object, got {json_type(parameters)}.")

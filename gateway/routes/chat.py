@@ -16,7 +16,7 @@ from ..core.limits import check_items, check_request
 from ..core.reasoning import make_splitter
 from ..core.sse import ChunkEncoder, whole_answer
 from ..core.tools import PARSERS
-from ..core.tools.choice import id_style, make_parser
+from ..core.tools.choice import id_style, make_parser, strict_calls
 from ..identity import new_call_id
 from ..middleware import Exchange, Handler
 from .generate import Inference, Reply, check_capabilities, require_chat
@@ -31,7 +31,7 @@ def make_chat(inference: Inference) -> Handler:
         check_items("messages", len(chat.messages), limits.max_messages)
         check_request(limits, chat, body_bytes=len(body))
         require_chat(model)
-        chat = _as_the_model_can(model, chat)
+        chat = _constrained(model, chat)
         check_capabilities(model, chat)
         _require_tools(model, chat)
 
@@ -67,18 +67,22 @@ def chat_prompt(model: ServedModel, chat: ChatRequest) -> list[int]:
     return prompts.build(messages, tools=tools or None, template_kwargs=chat.template_kwargs)
 
 
-def _as_the_model_can(model: ServedModel, chat: ChatRequest) -> ChatRequest:
-    """A model that has not learned to call makes one call where one must be made: it would not know when to stop."""
-    use = chat.tool_use
-    if not use.is_forced or not use.is_parallel or model.prompts.uses_tools:
-        return chat
-    use = replace(use, is_parallel=False)
+def _constrained(model: ServedModel, chat: ChatRequest) -> ChatRequest:
+    """With what its calls must match: those that must be made, and those of strict tools that may be."""
+    use, description = chat.tool_use, model.description
+    if not use.is_forced:
+        may_call = use.choice == "auto" and model.prompts.uses_tools and chat.constraint is None
+        strict = strict_calls(description.call_format, use, description.capabilities) if may_call else None
+        return replace(chat, constraint=chat.constraint or strict)
+    if not model.prompts.uses_tools:
+        # A model that has not learned to call would not know when to stop.
+        use = replace(use, is_parallel=False)
     return replace(chat, tool_use=use, constraint=use.constraint())
 
 
 def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:
     description, use = model.description, chat.tool_use
-    is_constrained = chat.constraint is not None
+    is_constrained = chat.constraint is not None and not chat.constraint.leaves_text_free
     parser = make_parser(description.call_format, use, is_constrained=is_constrained)
     # A grammar leaves no room for a thought that the template has opened.
     enabled = chat.template_kwargs.get("enable_thinking", True) is not False and not is_constrained
@@ -91,7 +95,7 @@ def _reader(model: ServedModel, chat: ChatRequest) -> AnswerReader | None:
         parser,
         schemas=use.schemas,
         new_id=partial(new_call_id, id_style(description.call_format)),
-        most_calls=None if use.is_parallel else 1,
+        most_calls=use.most_calls,
         called="function_call" if use.is_legacy else "tool_calls",
     )
 
@@ -108,5 +112,9 @@ def _require_tools(model: ServedModel, chat: ChatRequest) -> None:
 
 def _ignored_tools(model: ServedModel, chat: ChatRequest) -> list[str]:
     use = chat.tool_use
-    is_ignored = use.tools and use.choice == "auto" and not model.prompts.uses_tools
-    return ["functions" if use.is_legacy else "tools"] if is_ignored else []
+    if not use.tools or use.choice != "auto":
+        return []
+    if not model.prompts.uses_tools:
+        return ["functions" if use.is_legacy else "tools"]
+    is_open = use.strict and chat.constraint is None
+    return ["tools[].function.strict"] if is_open else []

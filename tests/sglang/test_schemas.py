@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import Any
 
 import pytest
 
 from inferway.errors import ApiError, Reason
-from worker.engines.sglang.schemas import check_schema
+from worker.engine import Constraint
+from worker.engines.sglang.schemas import check_schemas
+
+from ..support.tool_forms import CALLS, document, samples
 
 INTEGER = {"type": "integer"}
 # By keyword: a schema, and a text that it forbids and xgrammar takes.
@@ -56,33 +58,59 @@ def test_refused(keyword: str, schema: dict[str, Any], _: str) -> None:
     """By keyword and place, wherever it stands."""
     for inner, pointer in ((schema, "#"), ({"properties": {"a/b": {"items": schema}}}, "#/properties/a~1b/items")):
         with pytest.raises(ApiError) as caught:
-            check_schema(json.dumps(inner))
+            check_schemas(Constraint("json_schema", json.dumps(inner)))
         assert (caught.value.reason, caught.value.param) == (Reason.SCHEMA_NOT_SUPPORTED, "constraint")
         assert f"'{keyword}' at '{pointer}'" in caught.value.message
 
 
 @pytest.mark.parametrize("schema", [schema for schema, _ in TAKEN], ids=str)
 def test_taken(schema: dict[str, Any]) -> None:
-    check_schema(json.dumps(schema))
-    check_schema(json.dumps({"properties": {"a": {"anyOf": [schema, {"type": "null"}]}}}))
+    for whole in (schema, {"properties": {"a": {"anyOf": [schema, {"type": "null"}]}}}):
+        check_schemas(Constraint("json_schema", json.dumps(whole)))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "true", "3", "[" * 100_000])
 def test_what_is_no_schema_is_xgrammars(text: str) -> None:
-    check_schema(text)
+    check_schemas(Constraint("json_schema", text))
+    check_schemas(Constraint("structural_tag", text))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("xgrammar") is None, reason="the package xgrammar is not installed")
-def test_the_list_is_that_of_xgrammar() -> None:
-    """What is refused would be let through, and what is taken is enforced."""
+def test_schemas_in_structural_tags() -> None:
+    """Places are those within the schema that has the keyword."""
+    contents = [{"type": "json_schema", "json_schema": schema} for schema in (INTEGER, {"items": {"not": INTEGER}})]
+    tags = [{"type": "tag", "begin": "<a>", "content": content, "end": "</a>"} for content in contents]
+    document = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<a>"], "tags": tags}}
+    with pytest.raises(ApiError, match="'not' at '#/items'"):
+        check_schemas(Constraint("structural_tag", json.dumps(document)))
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Any:
+    xgrammar = pytest.importorskip("xgrammar", reason="the package xgrammar is not installed")
+    vocabulary = [bytes([byte]) for byte in range(256)] + [b"</s>"]
+    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[256]))
+
+
+def takes(grammar: Any, text: str) -> bool:
     import xgrammar
 
-    vocabulary = [bytes([byte]) for byte in range(256)] + [b"</s>"]
-    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[256]))
+    matcher = xgrammar.GrammarMatcher(grammar)
+    return bool(matcher.accept_string(text) and matcher.accept_token(256))
+
+
+def test_the_list_is_that_of_xgrammar(compiler: Any) -> None:
+    """What is refused would be let through, and what is taken is enforced."""
 
     def lets_through(schema: dict[str, Any], text: str) -> bool:
-        matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(json.dumps(schema)))
-        return bool(matcher.accept_string(text) and matcher.accept_token(256))
+        return takes(compiler.compile_json_schema(json.dumps(schema)), text)
 
     assert [schema for _, schema, text in REFUSED if not lets_through(schema, text)] == []
     assert [schema for schema, text in TAKEN if lets_through(schema, text)] == []
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_strict_tools(compiler: Any, case: str) -> None:
+    """What gateways ask for in each format, those with arguments in tags included."""
+    grammar = compiler.compile_structural_tag(document(case))
+    for text, is_allowed in samples(case):
+        assert takes(grammar, text) is is_allowed, text

@@ -1,4 +1,4 @@
-"""The parts of a JSON schema, each with its place."""
+"""The parts of a JSON schema, each with its place, and the schemas in structural tags."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
         yield pointer, part
         inner = [found for key, value in part.items() for found in _inner(f"{pointer}/{_escaped(key)}", key, value)]
         pending += reversed(inner)
+
+
+def schemas_of_tags(document: Any) -> list[Any]:
+    """The JSON schemas in a document of structural tags, in order; they may be none."""
+    if isinstance(document, list):
+        return [schema for item in document for schema in schemas_of_tags(item)]
+    if not isinstance(document, Mapping):
+        return []
+    if document.get("type") == "json_schema":
+        return [document.get("json_schema")]
+    return [schema for value in document.values() for schema in schemas_of_tags(value)]
 
 
 def _inner(pointer: str, key: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .base import Parser
-from .deepseek import DeepSeek
+from .deepseek import DeepSeek, DeepSeekV3
 from .gemma4 import Gemma4
 from .glm45 import Glm45
 from .harmony import Harmony
@@ -20,7 +20,7 @@ from .qwen3_coder import Qwen3Coder
 HARMONY = "harmony"
 
 PARSERS: Mapping[str, type[Parser]] = {
-    "deepseek_v3": DeepSeek,
+    "deepseek_v3": DeepSeekV3,
     "deepseek_v3_1": DeepSeek,
     "gemma4": Gemma4,
     "glm45": Glm45,

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ..answer_events import Arguments, CallEnd, CallStart, Content, Dropped, Event, Reasoning
 from ..history import IdStyle
+from .structural import CallForm
 
 T = TypeVar("T")
 # What waits for text and at last gives a T.
@@ -37,6 +38,8 @@ class Parser(ABC):
     ends_thought = False
     # How ids of calls look: "mistral" is nine letters and digits, "kimi" functions.NAME:0, as their templates demand.
     call_id_style: IdStyle = "openai"
+    # How calls are written, for grammars; none: no grammar can hold the family to a schema while the choice is free.
+    forms: Sequence[CallForm] = ()
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools

@@ -19,6 +19,7 @@ import re
 
 from .base import Waiting
 from .sections import SectionParser, json_arguments
+from .structural import CallForm
 
 
 def _spellings(mark: str) -> tuple[str, ...]:
@@ -26,6 +27,7 @@ def _spellings(mark: str) -> tuple[str, ...]:
 
 
 _SEPARATORS = _spellings("tool sep")
+_CALLS = _spellings("tool call begin")
 _CALL_ENDS = _spellings("tool call end")
 _FENCE = "```"
 # What is called, in the older form.
@@ -35,9 +37,10 @@ _HEADER = re.compile(r'[^<`{"\n]*')
 
 class DeepSeek(SectionParser):
     opening = "<｜tool▁calls▁begin｜>"
+    forms = (CallForm(trigger=_CALLS[0], begin=f"{_CALLS[0]}NAME{_SEPARATORS[0]}", end=_CALL_ENDS[0]),)
     section_begins = _spellings("tool calls begin")
     section_ends = _spellings("tool calls end")
-    call_begins = _spellings("tool call begin")
+    call_begins = _CALLS
     marks = (*section_begins, *section_ends, *call_begins, *_CALL_ENDS, *_SEPARATORS)
 
     def call(self) -> Waiting[str | None]:
@@ -69,3 +72,13 @@ class DeepSeek(SectionParser):
         header = yield from self.span(_HEADER)
         yield from self.skip_space()
         return header.strip()
+
+
+class DeepSeekV3(DeepSeek):
+    forms = (
+        CallForm(
+            trigger=_CALLS[0],
+            begin=f"{_CALLS[0]}{_TYPE}{_SEPARATORS[0]}NAME\n{_FENCE}json\n",
+            end=f"\n{_FENCE}{_CALL_ENDS[0]}",
+        ),
+    )

@@ -15,6 +15,7 @@ import re
 
 from .base import Parser, Waiting
 from .json_call import json_call
+from .structural import CallForm
 from .typed_call import TypedCall
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -29,6 +30,7 @@ _NAME = re.compile(r"[^\s<{]*")
 
 class Glm45(Parser):
     opening = _OPEN
+    forms = (CallForm(trigger=_OPEN, begin=f"{_OPEN}NAME", end=_CLOSE, style="glm_xml"),)
     ends_thought = True
 
     def run(self) -> Waiting[None]:

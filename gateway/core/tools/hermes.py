@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from .base import Parser, Waiting
 from .json_call import json_call
+from .structural import CallForm
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
 class Hermes(Parser):
     opening = _OPEN
+    forms = (CallForm(trigger=_OPEN, begin=f'{_OPEN}\n{{"name": "NAME", "arguments": ', end=f"}}\n{_CLOSE}"),)
 
     def run(self) -> Waiting[None]:
         while (yield from self.until([_OPEN], self.content)):

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from .base import Tools, Waiting
 from .json_call import ARGUMENTS, NAME
 from .sections import SectionParser, json_arguments
+from .structural import CallForm
 
+_CALL, _CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 _ARGUMENTS_BEGIN = "<|tool_call_argument_begin|>"
 _ID = re.compile(r"(?:functions\.)?([\w.-]+):\d+")
 _REGULAR = "functions."
@@ -30,10 +32,11 @@ _INDEX_DIGITS = 4
 class KimiK2(SectionParser):
     opening = "<|tool_calls_section_begin|>"
     call_id_style = "kimi"
+    forms = (CallForm(trigger=_CALL, begin=f"{_CALL}functions.NAME:", index_end=_ARGUMENTS_BEGIN, end=_CALL_END),)
     section_begins = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
     section_ends = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>")
-    call_begins = ("<|tool_call_begin|>",)
-    marks = (*section_begins, *section_ends, *call_begins, _ARGUMENTS_BEGIN, "<|tool_call_end|>")
+    call_begins = (_CALL,)
+    marks = (*section_begins, *section_ends, *call_begins, _ARGUMENTS_BEGIN, _CALL_END)
 
     def __init__(self, tools: Tools) -> None:
         self._ids: set[str] = set()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from .base import Parser, Sink, Tools, Waiting
 from .json_call import NO_ARGUMENTS, json_string
+from .structural import CallForm
 
 _TAGS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 _TAG = re.compile(r"(<\|python_(?:tag|start|end)\|>)")
@@ -52,6 +53,8 @@ class _Head:
 class Llama3Json(Parser):
     opening = _TAGS[0]
     ends_thought = True
+    # Other objects are text, so a call begins with the name of a tool.
+    forms = (CallForm(trigger='{"name": "NAME"', begin='{"name": "NAME", "parameters": ', end="}"),)
 
     def __init__(self, tools: Tools) -> None:
         self._quoted = {json.dumps(name, ensure_ascii=False): name for name in tools}

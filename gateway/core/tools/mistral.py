@@ -13,6 +13,7 @@ import re
 
 from .base import Parser, Waiting
 from .json_call import NO_ARGUMENTS, json_call, json_string
+from .structural import CallForm
 
 _CALLS, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"""[^\s\[\]{}()"',;]*""")
@@ -24,6 +25,10 @@ class Mistral(Parser):
     opening = _CALLS
     ends_thought = True
     call_id_style = "mistral"
+    forms = (
+        CallForm(trigger=_CALLS, begin=f"{_CALLS}NAME{_ARGUMENTS}"),
+        CallForm(trigger=_CALLS, begin=_CALLS, is_list=True),
+    )
 
     def run(self) -> Waiting[None]:
         marks, sink = [_CALLS], self.content

@@ -18,6 +18,7 @@ import re
 from typing import NamedTuple
 
 from .base import Parser, Sink, Waiting
+from .structural import CallForm
 from .typed_call import TypedCall
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -40,6 +41,11 @@ class _Ahead(NamedTuple):
 
 class Qwen3Coder(Parser):
     opening = _OPEN
+    forms = (
+        CallForm(
+            trigger=_OPEN, begin=f"{_OPEN}\n{_FUNCTION}NAME>\n", end=f"\n{_FUNCTION_END}\n{_CLOSE}", style="qwen_xml"
+        ),
+    )
     _call: TypedCall | None = None
     # Where text between marks is none: in a call or in <tool_call>.
     _is_inside = False

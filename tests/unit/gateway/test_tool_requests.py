@@ -78,7 +78,7 @@ def schema_of(constraint: Constraint | None) -> jsonschema_rs.Validator:
 
 def test_required_calls_are_a_list_of_those_tools() -> None:
     """References lead to where the tool's own definitions are now; a tool without a schema takes nothing."""
-    schema = schema_of(parse(tools=TOOLS, tool_choice="required").constraint)
+    schema = schema_of(parse(tools=TOOLS, tool_choice="required").tool_use.constraint())
     paris = {"name": "weather", "parameters": {"city": "Paris"}}
     assert schema.is_valid([paris])
     assert schema.is_valid([paris, {"name": "time", "parameters": {}}, {"name": "place.find", "parameters": {"x": 1}}])
@@ -88,13 +88,13 @@ def test_required_calls_are_a_list_of_those_tools() -> None:
     assert not schema.is_valid([{"name": "time", "parameters": {"x": 1}}])
     assert not schema.is_valid([{"name": "other", "parameters": {}}])
     assert not schema.is_valid([{"name": "place.find", "parameters": {"x": "1"}}])
-    single = schema_of(parse(tools=TOOLS, tool_choice="required", parallel_tool_calls=False).constraint)
+    single = schema_of(parse(tools=TOOLS, tool_choice="required", parallel_tool_calls=False).tool_use.constraint())
     assert single.is_valid([paris])
     assert not single.is_valid([paris, paris])
 
 
 def test_a_named_call_is_its_arguments() -> None:
-    schema = schema_of(parse(tools=TOOLS, tool_choice=NAMED).constraint)
+    schema = schema_of(parse(tools=TOOLS, tool_choice=NAMED).tool_use.constraint())
     assert schema.is_valid({"city": "Paris"})
     assert not schema.is_valid({"city": 3})
     assert not schema.is_valid([])

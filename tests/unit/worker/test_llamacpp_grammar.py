@@ -19,6 +19,9 @@ from worker.engines.llamacpp.grammars import start_thread
 from worker.engines.llamacpp.model import source
 from worker.engines.llamacpp.tokenizer import export
 
+from ...support.tool_forms import CALLS as CALLS_BY_FORMAT
+from ...support.tool_forms import document, format_of, samples
+
 VOCAB = 49152
 END = [2, 0]
 LIMIT_S = 60.0
@@ -259,3 +262,126 @@ def test_grammars_move_between_threads(compiler: Compiler, encode: Callable[[str
     thread.start()
     thread.join(LIMIT_S)
     assert found == [True]
+
+
+def call_tag(name: str, arguments: Any) -> dict[str, Any]:
+    """A call in the form of Hermes."""
+    begin = f'<tool_call>\n{{"name": "{name}", "arguments": '
+    content = {"type": "json_schema", "json_schema": arguments}
+    return {"type": "tag", "begin": begin, "content": content, "end": "}\n</tool_call>"}
+
+
+def triggered(*tags: Any, triggers: Any = ("<tool_call>",), **others: Any) -> Constraint:
+    inner = {"type": "triggered_tags", "triggers": list(triggers), "tags": list(tags), **others}
+    return Constraint("structural_tag", json.dumps({"type": "structural_tag", "format": inner}))
+
+
+CALLS = triggered(call_tag("f", PERSON), call_tag("g", {"type": "object"}))
+RIGHT = '<tool_call>\n{"name": "f", "arguments": {"a": [1], "b": "y"}}\n</tool_call>'
+# Between special tokens of the bundled vocabulary, as families with marks of their own write it.
+MARKED = {
+    "type": "tag",
+    "begin": "<repo_name>f:",
+    "content": {
+        "type": "sequence",
+        "elements": [
+            {"type": "regex", "pattern": r"[0-9]/[0-9]+"},
+            {"type": "const_string", "value": "<file_sep>"},
+            {"type": "json_schema", "json_schema": PERSON},
+        ],
+    },
+    "end": "<gh_stars>",
+}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "expected"),
+    [
+        (CALLS, "No call at all, a <tool, and </tool_call>.", True),
+        (CALLS, RIGHT, True),
+        (CALLS, f"I look it up. {RIGHT} And again: {RIGHT}\n\nDone.", True),
+        (CALLS, RIGHT.replace('"y"', '"z"'), False),
+        (CALLS, RIGHT.replace('"f"', '"h"'), False),
+        (CALLS, RIGHT.replace("}}\n", "} }\n"), False),
+        (CALLS, "<tool_call> is how calls begin", False),
+        (CALLS, RIGHT[:-5], False),
+        (CALLS, '<tool_call>\n{"name": "g", "arguments": {"any": ["<tool_call>"]}}\n</tool_call>', True),
+        (CALLS, f"<repo_name>a {RIGHT}<file_sep>b", True),
+        (triggered(MARKED, triggers=["<repo_name>"]), "free <file_sep> text", True),
+        (
+            triggered(MARKED, triggers=["<repo_name>"]),
+            'a<repo_name>f:1/23<file_sep>{"a":[],"b":"x"}<gh_stars> b',
+            True,
+        ),
+        (triggered(MARKED, triggers=["<repo_name>"]), 'a<repo_name>f:1/2{"a":[],"b":"x"}<gh_stars>', False),
+        (triggered(MARKED, triggers=["<repo_name>"]), "a<repo_name> b", False),
+    ],
+)
+def test_structural_tags(
+    matches: Callable[[Constraint, str], bool], constraint: Constraint, text: str, expected: bool
+) -> None:
+    """Text is free up to a trigger; special tokens are meant where they are spelled."""
+    assert matches(constraint, text) is expected
+
+
+@pytest.mark.parametrize(
+    ("constraint", "reason", "message"),
+    [
+        (
+            triggered(call_tag("f", {"type": "object", "properties": {"a": {"not": {"type": "null"}}}})),
+            Reason.SCHEMA_NOT_SUPPORTED,
+            "The schema uses 'not' at '#/properties/a', which this model's engine cannot enforce.",
+        ),
+        (triggered(call_tag("f", {"type": "nothing"})), Reason.INVALID_SCHEMA, "The schema is not valid"),
+        (triggered(), Reason.INVALID_SCHEMA, "The structural tag is not valid: 'tags' must be a list of tags."),
+        (
+            triggered(call_tag("f", PERSON), triggers=["<other>"]),
+            Reason.INVALID_SCHEMA,
+            "begins with none of the triggers",
+        ),
+        (triggered({"begin": "<tool_call>"}), Reason.INVALID_SCHEMA, "a tag must have 'begin' and 'end' as text"),
+        (triggered(call_tag("f", PERSON), triggers=[]), Reason.INVALID_SCHEMA, "'triggers' must be a list of texts"),
+        (triggered(call_tag("f", PERSON), at_least_one=True), Reason.SCHEMA_NOT_SUPPORTED, "more than triggers"),
+        (
+            triggered({**call_tag("f", PERSON), "content": {"type": "any_text"}}),
+            Reason.SCHEMA_NOT_SUPPORTED,
+            "a format of type 'any_text'",
+        ),
+        (
+            triggered(
+                {**MARKED, "content": {"type": "json_schema", "json_schema": PERSON, "style": "qwen_xml"}},
+                triggers=["<repo_name>"],
+            ),
+            Reason.SCHEMA_NOT_SUPPORTED,
+            "arguments in the style 'qwen_xml'",
+        ),
+        (
+            triggered({**MARKED, "begin": "a<repo_name>"}, triggers=["a<repo_name>"]),
+            Reason.SCHEMA_NOT_SUPPORTED,
+            "special",
+        ),
+        (Constraint("structural_tag", "[]"), Reason.INVALID_SCHEMA, "it must be an object of type 'structural_tag'"),
+        (Constraint("structural_tag", "{"), Reason.INVALID_SCHEMA, "it is no JSON"),
+    ],
+)
+def test_structural_tags_that_are_refused(
+    compiler: Compiler, constraint: Constraint, reason: Reason, message: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        compiler.compile(constraint)
+    assert caught.value.reason is reason
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("case", [case for case in CALLS_BY_FORMAT if format_of(case) not in ("glm45", "qwen3_coder")])
+def test_strict_tools(matches: Callable[[Constraint, str], bool], case: str) -> None:
+    """What gateways ask for in each format whose arguments are JSON."""
+    asked = Constraint("structural_tag", document(case))
+    for text, is_allowed in samples(case):
+        assert matches(asked, text) is is_allowed, text
+
+
+@pytest.mark.parametrize("case", ["glm45", "qwen3_coder"])
+def test_arguments_in_other_styles_are_refused(compiler: Compiler, case: str) -> None:
+    with pytest.raises(ApiError, match="arguments in the style"):
+        compiler.compile(Constraint("structural_tag", document(case)))

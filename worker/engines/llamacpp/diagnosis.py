@@ -19,7 +19,12 @@ from ...core.schemas import subschemas
 PARAM = "constraint"
 
 _MAX_REASON_CHARACTERS = 200
-_NAMES = {"json_schema": "schema", "regex": "regular expression", "ebnf": "grammar"}
+_NAMES = {
+    "json_schema": "schema",
+    "regex": "regular expression",
+    "ebnf": "grammar",
+    "structural_tag": "structural tag",
+}
 
 _KEYWORDS = re.compile(r"Unimplemented keys: \[(.*?)\]")
 _FORMAT = re.compile(r"Unknown format: (.*)")
@@ -66,6 +71,15 @@ def cannot_enforce(keyword: str, pointer: str | None, detail: str = "") -> ApiEr
     return ApiError(
         Reason.SCHEMA_NOT_SUPPORTED,
         f"The schema uses '{_short(keyword)}'{place}{_short(detail)}, which this model's engine cannot enforce.",
+        PARAM,
+    )
+
+
+def cannot_enforce_format(what: str) -> ApiError:
+    """`what` stands in a structural tag."""
+    return ApiError(
+        Reason.SCHEMA_NOT_SUPPORTED,
+        f"The structural tag has {_short(what)}, which this model's engine cannot enforce.",
         PARAM,
     )
 

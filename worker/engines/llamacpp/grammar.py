@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from inferway.errors import ApiError, Reason
 
-from ...core.schemas import subschemas
+from ...core.schemas import schemas_of_tags, subschemas
 from ...engine import Constraint
 from .diagnosis import PARAM, cannot_enforce, not_valid, refusal, too_complex
+from .structural_tags import LarkWriter
 
-KINDS = ("json_schema", "regex", "ebnf")
+KINDS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 # Recursion in llguidance follows chains of references: in a quarter of a MiB of source, as deep as this holds.
 STACK_BYTES = 256 << 20
@@ -58,13 +59,24 @@ class Compiler:
         self._vocab_size = vocab_size
         self._end_tokens = list(end_tokens)
         self._tokenizer = LLTokenizer(tokenizer_json.decode(), n_vocab=vocab_size, eos_token=self._end_tokens)
+        special = {
+            token["content"]: token["id"]
+            for token in json.loads(tokenizer_json).get("added_tokens", ())
+            if token["special"] and token["id"] not in self._end_tokens
+        }
+        self._tags = LarkWriter(special, lambda schema: {**_schema(schema), _OPTIONS_KEY: _JSON_OPTIONS})
 
     def compile(self, constraint: Constraint) -> Grammar:
         """Raises ApiError (INVALID_SCHEMA, SCHEMA_NOT_SUPPORTED)."""
-        schema = _schema(constraint.text) if constraint.kind == "json_schema" else None
-        matcher = LLMatcher(self._tokenizer, _source(constraint, schema), log_level=0, limits=_LIMITS)
+        is_json = constraint.kind in ("json_schema", "structural_tag")
+        document = _json(constraint) if is_json else None
+        matcher = LLMatcher(self._tokenizer, self._source(constraint, document), log_level=0, limits=_LIMITS)
         if matcher.is_error():
-            raise refusal(constraint.kind, matcher.get_error(), schema)
+            if constraint.kind == "structural_tag":
+                # One of its schemas alone says best what is wrong with it.
+                for schema in schemas_of_tags(document):
+                    self.compile(Constraint("json_schema", json.dumps(schema)))
+            raise refusal(constraint.kind, matcher.get_error(), document if isinstance(document, dict) else None)
         grammar = Grammar(matcher, self._vocab_size)
         try:
             allowed = grammar.matcher().allowed()
@@ -76,6 +88,22 @@ class Compiler:
         if not allowed.any():
             raise not_valid(constraint.kind, "nothing but the empty text matches it")
         return grammar
+
+    def _source(self, constraint: Constraint, document: Any) -> str:
+        """In llguidance's terms. Raises ApiError."""
+        text = constraint.text
+        match constraint.kind:
+            case "json_schema":
+                schema = json.dumps(_schema(document))
+                return LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)  # type: ignore[arg-type]
+            case "regex":
+                return LLMatcher.grammar_from_regex(text)
+            case "ebnf":
+                return LLMatcher.grammar_from_lark(_lark(text))
+            case "structural_tag":
+                return LLMatcher.grammar_from_lark(self._tags.write(document))
+            case _:
+                raise AssertionError(f"no capability says {constraint.kind}")
 
 
 class Grammar:
@@ -132,34 +160,25 @@ class Matcher:
             raise GrammarFailed(too_complex()) from RuntimeError(self._matcher.get_error())
 
 
-def _source(constraint: Constraint, schema: Mapping[str, Any] | None) -> str:
-    """In llguidance's terms. Raises ApiError."""
-    text = constraint.text
-    match constraint.kind:
-        case "json_schema":
-            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)  # type: ignore[arg-type]
-        case "regex":
-            return LLMatcher.grammar_from_regex(text)
-        case "ebnf":
-            return LLMatcher.grammar_from_lark(_lark(text))
-        case _:
-            raise AssertionError(f"no capability says {constraint.kind}")
-
-
-def _schema(text: str) -> dict[str, Any]:
-    """The schema as a mapping. Raises ApiError."""
+def _json(constraint: Constraint) -> Any:
+    """Raises ApiError."""
     try:
-        schema = json.loads(text)
-        json.dumps(schema, allow_nan=False)
+        document = json.loads(constraint.text)
+        json.dumps(document, allow_nan=False)
     except RecursionError:
         raise too_complex() from None
     except ValueError as error:
-        raise not_valid("json_schema", f"it is no JSON ({error})") from None
-    if schema is True:
+        raise not_valid(constraint.kind, f"it is no JSON ({error})") from None
+    return document
+
+
+def _schema(document: Any) -> dict[str, Any]:
+    """A JSON schema as llguidance is to enforce it. Raises ApiError."""
+    if document is True:
         return {}
-    if not isinstance(schema, dict):
+    if not isinstance(document, dict):
         raise not_valid("json_schema", "it must be an object")
-    schema.pop(_OPTIONS_KEY, None)
+    schema = {name: value for name, value in document.items() if name != _OPTIONS_KEY}
     multiples = 0.0
     for pointer, part in subschemas(schema):
         multiple = part.get("multipleOf")

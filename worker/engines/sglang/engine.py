@@ -26,7 +26,7 @@ from . import launch, model
 from .books import Books, Reading
 from .kv_events import KvMirror
 from .options import Options
-from .schemas import check_schema
+from .schemas import check_schemas
 from .stall import StallWatch
 from .streams import Streams
 
@@ -227,8 +227,8 @@ class SglangEngine(Engine):
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{model.name}' is served without grammars.", "constraint")
         # The other backend says itself what it does not enforce.
         says_itself = self._sglang.settings["grammar_backend"] == "llguidance"
-        if request.constraint is not None and request.constraint.kind == "json_schema" and not says_itself:
-            check_schema(request.constraint.text)
+        if request.constraint is not None and not says_itself:
+            check_schemas(request.constraint)
 
     def _check_adapter(self, name: str) -> None:
         if name and name not in self._adapters:

@@ -26,7 +26,9 @@ SAMPLING = (
     "n",
     "logprobs",
 )
-CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
+CONSTRAINTS = ("constraint.json_schema", "constraint.regex", "constraint.ebnf")
+# Of xgrammar alone: SGLang gives llguidance an older form of tags. Behind the kind, styles of arguments beyond JSON.
+STRUCTURAL_TAGS = ("constraint.structural_tag", "structural_tag.qwen_xml", "structural_tag.glm_xml")
 # What SGLang calls the formats of its flags --reasoning-parser and --tool-call-parser, and what the contract does. A
 # format that is not here keeps its name, and gateways say that they do not know it.
 REASONING_PARSERS = {
@@ -86,7 +88,9 @@ def capabilities(sglang: Sglang) -> tuple[str, ...]:
         if takes_seed(settings):
             names.append("seed")
         if settings["grammar_backend"] != "none":
-            names += (f"constraint.{kind}" for kind in CONSTRAINTS)
+            names += CONSTRAINTS
+        if settings["grammar_backend"] == "xgrammar":
+            names += STRUCTURAL_TAGS
     else:
         names.append("embeddings")
         if sglang.manager.model_config.is_matryoshka:

@@ -13,7 +13,8 @@ from typing import Any
 
 from inferway.errors import ApiError, Reason
 
-from ...core.schemas import subschemas
+from ...core.schemas import schemas_of_tags, subschemas
+from ...engine import Constraint
 
 _KEYWORDS = ("not", "if", "contains", "dependentRequired", "dependentSchemas")
 # Of the others it takes any string.
@@ -59,17 +60,24 @@ _SAYS_NOTHING = frozenset(
 )
 
 
-def check_schema(text: str) -> None:
+def check_schemas(constraint: Constraint) -> None:
     """Raises ApiError (SCHEMA_NOT_SUPPORTED) naming the first keyword that would not be enforced, and its place.
 
-    A text that is no schema is xgrammar's to refuse.
+    A text that is no schema, or no document, is xgrammar's to refuse.
     """
+    if constraint.kind not in ("json_schema", "structural_tag"):
+        return
     try:
-        schema = json.loads(text)
+        document = json.loads(constraint.text)
+        schemas = [document] if constraint.kind == "json_schema" else schemas_of_tags(document)
     except (ValueError, RecursionError):
         return
-    if not isinstance(schema, dict):
-        return
+    for schema in schemas:
+        if isinstance(schema, dict):
+            _check(schema)
+
+
+def _check(schema: Mapping[str, Any]) -> None:
     for pointer, part in subschemas(schema):
         keyword = _not_enforced(part)
         if keyword is not None:
