@@ -19,8 +19,8 @@ Outcome = Literal["valid", "invalid", "cut_off", "left_out", "dropped"]
 class AnswerReader:
     """`feed` pieces of text in order, then `finish`; how the text is cut makes no difference.
 
-    `calls` holds the calls so far, of which the events tell. `new_id` gives a call its id, from the model's own or "".
-    With `most_calls` what the model calls beyond is left out.
+    `calls` holds the calls so far, of which the events tell, and their arguments once they have ended. `new_id` gives a
+    call its id, from the model's own or "". With `most_calls` what the model calls beyond is left out.
     """
 
     def __init__(
@@ -41,6 +41,8 @@ class AnswerReader:
         self._called = called
         self._in_thought = False
         self.calls: list[ToolCall] = []
+        # Of the last call, as they came.
+        self._arguments: list[str] = []
         self.outcomes: Counter[Outcome] = Counter()
         # Tokens whose text was thought; those of a piece that is both count by its characters.
         self.reasoning_tokens = 0
@@ -86,9 +88,11 @@ class AnswerReader:
             return False
         if isinstance(event, CallStart):
             self.calls.append(ToolCall(self._new_id(event.call_id), event.name))
+            self._arguments = []
         elif isinstance(event, Arguments):
-            self.calls[event.index].arguments += event.text
+            self._arguments.append(event.text)
         else:
+            self.calls[event.index].arguments = "".join(self._arguments)
             self._judge(self.calls[event.index], is_whole=event.is_whole)
         return True
 

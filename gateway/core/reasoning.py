@@ -7,12 +7,14 @@ less one character. A thought that is still open at the end stays a thought.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from .answer_events import Content, Reasoning, Text
 
 OPEN = "<think>"
 CLOSE = "</think>"
+_BEGINS = re.compile(OPEN)
 
 
 class ThinkSplitter:
@@ -25,26 +27,20 @@ class ThinkSplitter:
         self._thinking = opened
         self._held = ""
         self._call_mark = call_mark
+        self._ends = re.compile("|".join(re.escape(mark) for mark in (CLOSE, call_mark) if mark))
 
     def feed(self, text: str) -> list[Text]:
         events: list[Text] = []
         text = self._held + text
-        while True:
-            tag = CLOSE if self._thinking else OPEN
-            mark = self._call_mark if self._thinking else ""
-            found = text.find(tag)
-            marked = text.find(mark) if mark else -1
-            if marked >= 0 and (found < 0 or marked < found):
-                self._emit(events, text[:marked])
-                text = text[marked:]
-                self._thinking = False
-                continue
-            if found < 0:
-                break
-            self._emit(events, text[:found])
-            text = text[found + len(tag) :]
+        at = 0
+        while found := (self._ends if self._thinking else _BEGINS).search(text, at):
+            self._emit(events, text[at : found.start()])
+            # A call's mark is the answer's.
+            at = found.start() if found.group() == self._call_mark else found.end()
             self._thinking = not self._thinking
-        keep = max(_length_of_partial_tag(text, tag), _length_of_partial_tag(text, mark))
+        text = text[at:]
+        tags = (CLOSE, self._call_mark) if self._thinking else (OPEN,)
+        keep = max(_length_of_partial_tag(text, tag) for tag in tags)
         self._held = text[len(text) - keep :]
         self._emit(events, text[: len(text) - keep])
         return events

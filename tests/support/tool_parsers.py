@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from gateway.core.reasoning import ThinkSplitter
 from gateway.core.tools.base import (
     Arguments,
     CallEnd,
@@ -19,6 +20,7 @@ from gateway.core.tools.base import (
 )
 
 Make = Callable[[], Parser]
+MakeAny = Callable[[], Parser | ThinkSplitter]
 
 
 class Call(NamedTuple):
@@ -136,7 +138,7 @@ def assert_same_for_splits(make: Make, text: str, cuts: Sequence[int], markup: S
     assert not [mark for mark in markup if mark in gathered(whole).content]
 
 
-def assert_linear(make: Make, unit: str) -> None:
+def assert_linear(make: MakeAny, unit: str) -> None:
     """Twice as much of a text takes less than three times as long, in one piece and by characters.
 
     One try of some is enough: what is quadratic takes four times as long in each.
@@ -151,7 +153,7 @@ def _pieces(unit: str, size: int, step: int) -> list[str]:
     return [text[at : at + step] for at in range(0, size, step)]
 
 
-def _seconds(make: Make, pieces: Sequence[str]) -> float:
+def _seconds(make: MakeAny, pieces: Sequence[str]) -> float:
     """CPU time."""
     parser = make()
     start = time.process_time()

@@ -105,12 +105,13 @@ class Parser(ABC):
         assert not self._is_open, "calls do not overlap"
         self._space = []
         self._is_open = True
-        self._emit(CallStart(self._calls, name, call_id))
+        self._events.append(CallStart(self._calls, name, call_id))
         self._calls += 1
 
     def arguments(self, text: str) -> None:
         assert self._is_open, "arguments belong to a call"
-        self._emit(Arguments(self._calls - 1, text))
+        if text:
+            self._events.append(Arguments(self._calls - 1, text))
 
     def end_call(self, *, is_whole: bool = True) -> None:
         """Of the open call, if there is one."""
@@ -126,8 +127,8 @@ class Parser(ABC):
             self._dropped_space.clear()
         self._dropped_space.append(text[len(told) :])
 
-    def _emit(self, event: Content | Reasoning | CallStart | Arguments | Dropped) -> None:
-        if isinstance(event, CallStart) or event.text:
+    def _emit(self, event: Content | Reasoning | Dropped) -> None:
+        if event.text:
             self._events.append(event)
 
     # Reading.
@@ -210,22 +211,23 @@ class Parser(ABC):
 
     def skip_space(self) -> Waiting[str]:
         """Take white space; returns what came."""
-        return (yield from self.span(_SPACE))
+        return self.span(_SPACE)
 
     def span(self, pattern: re.Pattern[str]) -> Waiting[str]:
         """Take what a pattern of the form `[...]*` matches; returns what came."""
         pieces = []
-        while (yield from self.wait()):
+        while True:
             match = pattern.match(self._text, self._at)
             assert match is not None
             pieces.append(self.take(match.end() - self._at))
-            if self._rest:
-                break
-        return "".join(pieces)
+            if self._at < len(self._text) or self._is_last:
+                return "".join(pieces)
+            yield
 
     def peek(self) -> Waiting[str]:
         """The next character, which stays; empty at the end of the text."""
-        yield from self.wait()
+        while self._at == len(self._text) and not self._is_last:
+            yield
         return self._text[self._at : self._at + 1]
 
     def json_value(self, sink: Sink) -> Waiting[bool]:

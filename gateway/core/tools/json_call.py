@@ -98,9 +98,11 @@ _LENIENT = json.JSONDecoder(strict=False)
 
 def _decoded(literal: str) -> str:
     """What a JSON string says; its own text, where it is malformed."""
-    try:
-        text: str = _LENIENT.decode(literal)
-    except ValueError:
-        text = literal.strip('"')
+    text = literal[1:-1]
+    if "\\" in text:
+        try:
+            text = _LENIENT.decode(literal)
+        except ValueError:
+            text = literal.strip('"')
     # Half a surrogate pair, which JSON may write, is no character that could be sent on.
     return text.encode(errors="replace").decode() if not text.isascii() else text

@@ -6,11 +6,11 @@ evaluated; what is no such value (a name, an expression, a set) ends the reading
 
 from __future__ import annotations
 
-import json
 import re
 from enum import Enum, auto
 
 from .base import Parser, Sink, Waiting
+from .typed import string
 
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _JSON = {"[": "[", "]": "]", "(": "[", ")": "]", "{": "{", "}": "}"}
@@ -127,7 +127,7 @@ class PythonValues(Parser):
                 return None
             if self._text.startswith(quote, self._at):
                 self.take(1)
-                return json.dumps(_unescaped("".join(pieces)), ensure_ascii=False)
+                return string(_unescaped("".join(pieces)))
             # A backslash; what it escapes is still to come.
             pieces.append(self.take(1))
             if (yield from self.wait()):

@@ -9,11 +9,11 @@ A call that makes no sense ends there; reading goes on with the next call in the
 
 from __future__ import annotations
 
-import json
 import re
 
 from .base import Tools, Waiting
 from .python_values import WORD, PythonValues, scalar
+from .typed import string
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _TAGS = (_START, _END, "<|python_tag|>")
@@ -106,7 +106,7 @@ class Pythonic(PythonValues):
             if key is None or (count and not comma) or (word and not is_named and literal is None):
                 self.drop(word)
                 return False
-            self.arguments(f"{', ' if count else ''}{json.dumps(key, ensure_ascii=False)}: {literal or ''}")
+            self.arguments(f"{', ' if count else ''}{string(key)}: {literal or ''}")
             if literal is None and not (yield from self.python_value(self.arguments)):
                 return False
             count += 1

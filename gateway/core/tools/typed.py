@@ -19,6 +19,7 @@ STRING = frozenset({"string"})
 # Deeper than schemas that people or tools write.
 _MOST_LEVELS = 64
 _BY_FIRST_CHARACTER = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
+_FIRST_CHARACTERS = frozenset([*_BY_FIRST_CHARACTER, *"-0123456789"])
 _INTEGER = re.compile(r"-?[0-9]+")
 # Strings in either quotes, words, and commas that JSON does not allow. A string without an end goes to the end of the
 # text, so that nothing is looked at twice.
@@ -27,6 +28,8 @@ _PYTHON = re.compile(
     r"""|\b(?P<word>true|false|none|null)\b|,(?=\s*[\]}])""",
     re.DOTALL | re.IGNORECASE,
 )
+# json.dumps would make one for every text.
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _IN_STRING = re.compile(r'\\.|["\x00-\x1f]', re.DOTALL)
 
 
@@ -45,7 +48,7 @@ def typed(text: str, types: frozenset[str] = ANY) -> str:
 
 
 def string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return _ENCODER.encode(text)
 
 
 class Parameters:
@@ -136,6 +139,9 @@ def _type_of(value: Any) -> str:
 
 def _json_type(text: str) -> str | None:
     """The type of a JSON text; None for what is none."""
+    # Most of what is none shows it at once, and to be told so by the decoder is slow.
+    if text[:1] not in _FIRST_CHARACTERS:
+        return None
     try:
         _DECODER.decode(text)
     except (ValueError, RecursionError):
