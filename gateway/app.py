@@ -20,6 +20,7 @@ from inferway.lifecycle import StopSignals, wait_for
 from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, Readiness
 from inferway.service import STOPPED
+from inferway.settings_file import SettingsFile
 
 from .authentication import authentication
 from .cache_secret import cache_secret
@@ -46,7 +47,6 @@ from .routes.health import ops_routes
 from .routes.models import ONE_MODEL, make_list_models, make_one_model
 from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
-from .settings_file import SettingsFile
 from .worker_sessions import EmbedSpec, WorkerSessions
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,10 @@ class Gateway:
             **ops_routes(self._readiness, registry.render),
         }
         self.routes: Routes = {**routes, OPENAPI: {"GET": make_openapi()}}
-        caller_of = authentication((lambda: self._tenants.value) if config.tenants else None)
+        caller_of = authentication(
+            (lambda: self._tenants.value) if config.tenants else None,
+            anyone_may_choose_workers=config.choose_workers,
+        )
         self._front = Front(self.routes, self._metrics, caller_of, self._catalog.has, config.client_write_timeout_s)
 
     async def listen(self) -> None:

@@ -14,7 +14,9 @@ _ANONYMOUS = "anonymous"
 _REFUSED = "The API key is missing or not valid. Send it as 'Authorization: Bearer KEY'."
 
 
-def authentication(directory: Callable[[], Directory] | None) -> Callable[[str], Caller]:
+def authentication(
+    directory: Callable[[], Directory] | None, *, anyone_may_choose_workers: bool = False
+) -> Callable[[str], Caller]:
     """What finds the caller of an Authorization header.
 
     With a directory it raises ApiError (INVALID_API_KEY) for whoever is not in it. Without one everybody is let in:
@@ -30,7 +32,8 @@ def authentication(directory: Callable[[], Directory] | None) -> Callable[[str],
 
     def anyone(authorization: str) -> Caller:
         key = _key(authorization)
-        return Caller("key-" + digest_of(key)[:16] if key else _ANONYMOUS)
+        tenant_id = "key-" + digest_of(key)[:16] if key else _ANONYMOUS
+        return Caller(tenant_id, may_choose_workers=anyone_may_choose_workers)
 
     return listed if directory is not None else anyone
 

@@ -29,6 +29,10 @@ class Config:
     models: str = option("", "file of model names, aliases and limits; re-read on change (docs/models-and-tenants.md)")
     tenants: str = option("", "file of tenants and their keys; without one everybody is let in; re-read on change")
 
+    choose_workers: bool = option(
+        False, "without a file of tenants: let everybody choose workers by header (docs/models-and-tenants.md)"
+    )
+
     max_body_bytes: int = option(16 << 20, "largest request body", unit="bytes", minimum=1)
     body_timeout_s: float = option(30.0, "a body must arrive within this time", unit="s", minimum=0.1)
     max_header_bytes: int = option(16 << 10, "largest header line", unit="bytes", minimum=1024)

@@ -13,7 +13,7 @@ import grpc
 
 from inferway.errors import ApiError, Reason
 
-from .generation import REFUSALS
+from .generation import REFUSALS, outcome_of
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
 from .routing import Routing
@@ -102,7 +102,7 @@ class Embedding:
             outcome = ReleaseOutcome.OK
             return vectors
         except ApiError as error:
-            outcome = ReleaseOutcome.REFUSED if error.reason in REFUSALS else ReleaseOutcome.FAILED
+            outcome = outcome_of(error)
             raise
         except grpc.RpcError as error:
             outcome = ReleaseOutcome.FAILED

@@ -36,6 +36,15 @@ TICK_S = 0.25
 _MAX_WORKERS_LOST = 1
 # MODEL_NOT_FOUND: of an adapter that has been unloaded from this worker meanwhile.
 REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY, Reason.MODEL_NOT_FOUND)
+# What a worker says of itself; every other error that it tells is of the request.
+_WORKER_FAULTS = (Reason.WORKER_FAILED, Reason.UPSTREAM_TIMEOUT)
+
+
+def outcome_of(error: ApiError) -> ReleaseOutcome:
+    """How a lease ends with which a worker has answered by an error."""
+    if error.reason in REFUSALS:
+        return ReleaseOutcome.REFUSED
+    return ReleaseOutcome.FAILED if error.reason in _WORKER_FAULTS else ReleaseOutcome.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +225,14 @@ class Generation:
                 future.cancel()
 
     def fail(self, error: ApiError) -> None:
-        """End the request with an error, unless it has ended."""
+        """End the request with an error that no worker is to blame for, unless it has ended."""
+        self._end(error, ReleaseOutcome.CANCELLED)
+
+    def _end(self, error: ApiError, outcome: ReleaseOutcome, *, died: bool = False) -> None:
         if self._state is _State.ENDED:
             return
         self._state = _State.ENDED
-        failed = error.reason in (Reason.UPSTREAM_TIMEOUT, Reason.WORKER_FAILED)
-        self._let_go(ReleaseOutcome.FAILED if failed else ReleaseOutcome.CANCELLED)
+        self._let_go(outcome, died=died)
         for future in (self.started, self.ended):
             if not future.done():
                 future.set_exception(error)
@@ -275,7 +286,9 @@ class Generation:
                 self.ended.set_result(None)
             self._let_go(ReleaseOutcome.OK)
 
-    def choice_failed(self, choice: _Choice, error: ApiError, *, session_broke: bool = False) -> None:
+    def choice_failed(
+        self, choice: _Choice, error: ApiError, *, session_broke: bool = False, stalled: bool = False
+    ) -> None:
         """One choice failed, and with it the request, unless nothing has come of it and it may move."""
         run = self._run
         if run is None or not choice.key:
@@ -284,18 +297,19 @@ class Generation:
         if error.param == "constraint" and self._plan.constraint is not None:
             error.param = self._plan.constraint.param  # the caller's own name for it
         lost = error.reason is Reason.WORKER_FAILED
-        refused = error.reason in REFUSALS
-        may_move = refused or (lost and self._workers_lost < _MAX_WORKERS_LOST)
+        outcome = outcome_of(error)
+        died = session_broke or stalled
+        may_move = outcome is ReleaseOutcome.REFUSED or (lost and self._workers_lost < _MAX_WORKERS_LOST)
         if self._has_output or not may_move:
             if lost and self._workers_lost:
                 error.extra_headers["x-should-retry"] = "false"
-            self.fail(error)
+            self._end(error, outcome, died=died)
             return
         self._workers_lost += lost
         self._metrics.retries.labels(error.reason.label).inc()
         (self._unreachable if session_broke else self._excluded).add(run.grant.worker_id)
         self._refusal = error
-        self._let_go(ReleaseOutcome.REFUSED if refused else ReleaseOutcome.FAILED)
+        self._let_go(outcome, died=died)
         self._submit()
 
     # Waiting.
@@ -317,7 +331,12 @@ class Generation:
             self._unreachable.clear()
             self._routing.park(self._new_ticket())
         else:
-            self.fail(self._refusal or error)
+            answer = self._refusal or error
+            if error.reason is Reason.WORKER_FAILED:
+                # Its prompt has killed workers before.
+                error.extra_headers["x-should-retry"] = "false"
+                answer = error
+            self.fail(answer)
 
     def _granted(self, grant: Grant) -> None:
         try:
@@ -384,16 +403,18 @@ class Generation:
 
     def _worker_stalled(self, run: _Run) -> None:
         if self._has_output:
-            self.fail(ApiError(Reason.UPSTREAM_TIMEOUT, "The worker stopped in the middle of the answer."))
+            error = ApiError(Reason.UPSTREAM_TIMEOUT, "The worker stopped in the middle of the answer.")
+            self._end(error, ReleaseOutcome.FAILED, died=True)
             return
         choice = next(choice for choice in run.choices if choice.key)
         # Unlike a choice whose failure the session has told, this one is still listened to.
         run.session.abort(choice.key)
-        self.choice_failed(choice, ApiError(Reason.WORKER_FAILED, "The worker did not begin to answer in time."))
+        error = ApiError(Reason.WORKER_FAILED, "The worker did not begin to answer in time.")
+        self.choice_failed(choice, error, stalled=True)
 
     # Giving back.
 
-    def _let_go(self, outcome: ReleaseOutcome) -> None:
+    def _let_go(self, outcome: ReleaseOutcome, *, died: bool = False) -> None:
         """The queue place, or the choices and the lease; also sums up what was produced."""
         if self._ticket is not None:
             self._routing.cancel(self._ticket)
@@ -407,7 +428,8 @@ class Generation:
                 choice.key = 0
         self.usage = _sum_usage(run.choices, len(self._plan.prompt_token_ids))
         if run.grant.router is not None:
-            run.grant.router.release(run.grant.lease_id, outcome, self.usage.completion_tokens)
+            tokens = self.usage.completion_tokens
+            run.grant.router.release(run.grant.lease_id, outcome, tokens, died=died)
 
 
 def _sum_usage(choices: Sequence[_Choice], prompt_tokens: int) -> Usage:

@@ -23,6 +23,7 @@ from inferway.errors import OK, ApiError, Reason
 from .core.ids import is_request_id, is_traceparent
 from .core.sse import Usage
 from .core.tenants import Caller
+from .core.worker_choice import ANY_WORKER, WorkerChoice, worker_choice
 from .generation import Timing
 from .http_server import SERVER, error_response
 from .identity import new_request_id
@@ -42,6 +43,7 @@ class Exchange:
     received: float
     traceparent: str = ""
     caller: Caller = NOBODY
+    workers: WorkerChoice = ANY_WORKER
     # Empty for what is not an inference request; those get no outcome.
     model: str = ""
     stream: bool = False
@@ -143,6 +145,8 @@ class Front:
             raise ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again.", retry_after_s=1.0)
         if path not in _NEEDS_NO_KEY:
             exchange.caller = self._caller_of(request.headers.get("Authorization", ""))
+            if self._is_inference(request):
+                exchange.workers = worker_choice(request.headers, exchange.caller)
         response = await handler(request, exchange)
         if self.shutting_down:
             response.force_close()

@@ -31,11 +31,11 @@ class ReleaseOutcome(Enum):
     """How a lease ended (router.proto, ReleaseOutcome)."""
 
     OK = router_pb2.RELEASE_OUTCOME_OK
-    # Its caller left, or was cut off.
+    # Its caller left, was cut off, or was wrong.
     CANCELLED = router_pb2.RELEASE_OUTCOME_CANCELLED
     # The worker refused honestly: full, or draining.
     REFUSED = router_pb2.RELEASE_OUTCOME_REFUSED
-    # The worker's transport broke, or its engine stalled.
+    # The worker's transport broke, its engine stalled, or it said that it failed.
     FAILED = router_pb2.RELEASE_OUTCOME_FAILED
 
 
@@ -52,6 +52,14 @@ class Ask:
     block_hashes: Sequence[int]
     num_choices: int
     queue_deadline: float
+    # The caller's own choice of workers, by id; empty: any.
+    pinned_worker: str = ""
+    excluded_workers: frozenset[str] = frozenset()
+    # inferway/blocks.py, prompt_hash; 0: unknown.
+    prompt_hash: int = 0
+    tenant_weight: float = 1.0
+    # core/rendezvous.py, session_of; 0: of no session.
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +86,8 @@ class Ticket:
         on_reject: Callable[[ApiError], None],
     ) -> None:
         self.ask = ask
-        # Worker ids that refused or failed this request already.
-        self.excluded = excluded
+        # Worker ids that refused or failed this request already, or that its caller will not have.
+        self.excluded = tuple({*excluded, *ask.excluded_workers})
         self.on_grant = on_grant
         self.on_reject = on_reject
         # Where it waits; None: at the gateway itself, because no router is connected.
@@ -127,12 +135,16 @@ class RouterClient:
             request_id=ask.request_id,
             model=ask.model,
             tenant_id=ask.tenant_id,
+            tenant_weight=ask.tenant_weight,
+            session=ask.session,
             priority=ask.priority,
             prompt_tokens=ask.prompt_tokens,
             expected_tokens=ask.expected_tokens,
             block_hashes=ask.block_hashes,
             queue_timeout_ms=max(1, round((ask.queue_deadline - now) * 1000)),
             excluded_workers=ticket.excluded,
+            pinned_worker=ask.pinned_worker,
+            prompt_hash=ask.prompt_hash,
             num_choices=ask.num_choices,
         )
         self._outbox_filled.set()
@@ -149,11 +161,16 @@ class RouterClient:
             self._outbox.first_tokens.add(lease_id=lease_id, cached_tokens=cached_tokens)
             self._outbox_filled.set()
 
-    def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int) -> None:
-        """Give a lease back. After a break there is nothing to give back: the router has dropped it."""
+    def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int, *, died: bool = False) -> None:
+        """Give a lease back. After a break there is nothing to give back: the router has dropped it.
+
+        `died`, beside FAILED: the worker was lost, or stood still, instead of saying that it failed.
+        """
         if self.connected:
             completion_tokens = min(completion_tokens, _UINT32_MAX)  # a sum of what engines have said
-            self._outbox.releases.add(lease_id=lease_id, outcome=outcome.value, completion_tokens=completion_tokens)
+            self._outbox.releases.add(
+                lease_id=lease_id, outcome=outcome.value, completion_tokens=completion_tokens, died=died
+            )
             self._outbox_filled.set()
 
     async def run(self) -> None:

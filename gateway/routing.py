@@ -13,11 +13,12 @@ import time
 from collections.abc import Sequence
 
 from inferway import grpc_util, logs
-from inferway.errors import ApiError, Reason
+from inferway.errors import ApiError, Reason, invalid
 
 from .core.rendezvous import ranked, within_bounded_load
+from .core.worker_choice import EXCLUDED_HEADER, ONLY_HEADER
 from .metrics import Metrics
-from .router_client import Grant, RouterClient, Ticket
+from .router_client import Ask, Grant, RouterClient, Ticket
 from .worker_sessions import WorkerSession, WorkerSessions
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 _FALLBACK_PREFIX_BLOCKS = 4
 # A router is asked for an answer somewhat longer than the queue may take; then it counts as silent.
 _ROUTER_GRACE_S = 1.0
+# A router that comes to others is asked after this time: by then it has heard from its workers, or waits for none.
+_RETURN_S = 5.0
+# Of the workers that there are, in an answer to a caller who has named another.
+_NAMES_SHOWN = 20
 
 
 class Routing:
@@ -47,6 +52,9 @@ class Routing:
             address: RouterClient(address, gateway_id, token, self._router_changed, self._workers_changed)
             for address in routers
         }
+        # When each connected router is asked first, before others that have been there for longer.
+        self._asked_from: dict[str, float] = {}
+        self._first_came_at: float | None = None
         # Tickets that no router holds, in order of arrival.
         self._parked: dict[Ticket, None] = {}
         self._sessions.want(set(self._static_workers))
@@ -62,6 +70,10 @@ class Routing:
 
     def submit(self, ticket: Ticket) -> None:
         """Find a worker for the ticket's request, now or later; may answer before it returns."""
+        unknown = self._unknown_worker(ticket.ask)
+        if unknown is not None:
+            ticket.on_reject(unknown)
+            return
         router = self._router_for(ticket.ask.model)
         if router is not None:
             router.submit(ticket, now=time.monotonic())
@@ -101,11 +113,22 @@ class Routing:
 
     def _router_for(self, model: str) -> RouterClient | None:
         live = self.connected_routers
-        return self._routers[ranked(model.encode(), live)[0]] if live else None
+        if not live:
+            return None
+        now = time.monotonic()
+        settled = [address for address in live if self._asked_from[address] <= now]
+        return self._routers[ranked(model.encode(), settled or live)[0]]
 
     def _router_changed(self, router: RouterClient, orphans: list[Ticket]) -> None:
         self._metrics.routers.set(len(self.connected_routers))
-        if not router.connected:
+        if router.connected:
+            now = time.monotonic()
+            if self._first_came_at is None:
+                self._first_came_at = now
+            # Those that are met as this gateway starts have been there before it.
+            has_returned = now - self._first_came_at >= _RETURN_S
+            self._asked_from[router.address] = now + _RETURN_S if has_returned else now
+        else:
             logs.event(log, "tickets_resubmitted", waiting=len(orphans), fallback=self.falls_back)
         for ticket in orphans:
             self.submit(ticket)
@@ -115,11 +138,23 @@ class Routing:
         known = frozenset[str]().union(*(router.workers for router in self._routers.values()))
         self._sessions.want(set(known | self._static_workers))
 
+    def _unknown_worker(self, ask: Ask) -> ApiError | None:
+        """The error of a request whose caller names workers that there are not."""
+        if ask.pinned_worker and ask.pinned_worker not in (serving := self._sessions.worker_ids(ask.model)):
+            names = ", ".join(sorted(serving)[:_NAMES_SHOWN]) or "none"
+            message = f"No worker '{ask.pinned_worker}' serves the model '{ask.model}'; those that do: {names}."
+            return invalid(ONLY_HEADER, message)
+        if ask.excluded_workers and (unknown := ask.excluded_workers - self._sessions.worker_ids()):
+            return invalid(EXCLUDED_HEADER, f"There is no worker '{min(unknown)}' to be excluded.")
+        return None
+
     def _dispatch_without_router(self, ticket: Ticket) -> bool:
         ask = ticket.ask
         serving = self._sessions.serving(ask.model)
+        if ask.pinned_worker:
+            serving = [session for session in serving if session.worker_id == ask.pinned_worker]
         if serving and all(session.worker_id in ticket.excluded for session in serving):
-            message = "Every worker of this model has refused or failed this request."
+            message = "Every worker that may have this request has refused or failed it, or is excluded by its caller."
             ticket.on_reject(ApiError(Reason.OVERLOADED, message, retry_after_s=1.0))
             return True
         candidates = {

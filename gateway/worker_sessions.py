@@ -228,8 +228,12 @@ class WorkerSession:
             await self._channel.close(None)
 
     async def _describe(self) -> None:
+        # Waiting for the connection lets a worker that comes up be met by the channel's own retry, without adding ours.
         described = await self._stub.Describe(
-            worker_pb2.DescribeRequest(), metadata=self._token.metadata(), timeout=_DESCRIBE_TIMEOUT_S
+            worker_pb2.DescribeRequest(),
+            metadata=self._token.metadata(),
+            timeout=_DESCRIBE_TIMEOUT_S,
+            wait_for_ready=True,
         )
         self.worker_id = described.worker_id
         self.capacity = described.max_running + described.max_waiting
@@ -426,6 +430,11 @@ class WorkerSessions:
 
     def connected(self) -> list[WorkerSession]:
         return [session for session in self._sessions.values() if session.connected]
+
+    def worker_ids(self, model: str | None = None) -> set[str]:
+        """Every worker that has described itself, connected or not; those that serve `model` if one is given."""
+        known = (session for session in self._sessions.values() if session.worker_id)
+        return {session.worker_id for session in known if model is None or model in session.models}
 
     def serving(self, model: str) -> list[WorkerSession]:
         """Connected sessions to workers that serve `model`."""

@@ -34,6 +34,13 @@ def block_hashes(token_ids: Sequence[int], block_size: int, cache_salt: bytes = 
     return hashes
 
 
+def prompt_hash(token_ids: Sequence[int], hashes: Sequence[int], block_size: int, cache_salt: bytes = b"") -> int:
+    """One hash of the whole prompt: of the last of its `block_hashes` and the tokens behind it. Never 0."""
+    begun = hashes[-1].to_bytes(8, "big") if hashes else cache_salt
+    rest = array("Q", token_ids[len(hashes) * block_size :])
+    return int.from_bytes(sha256(b"prompt\0" + begun + b"\0" + rest.tobytes()).digest()[:8], "big") or 1
+
+
 @dataclass(frozen=True, slots=True)
 class BlocksStored:
     """Blocks that entered the cache of a model, by chained hash, parents before children."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 
 import grpc
@@ -18,15 +19,21 @@ from inferway.lifecycle import StopSignals, unless, wait_for
 from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, OpsServer, Readiness
 from inferway.service import STOPPED
+from inferway.settings_file import SettingsFile
 
 from .config import Config
 from .core.dispatcher import Dispatcher
-from .core.policy import PredictedTtft
-from .core.queue import QueueLimits
+from .core.endpoints import Departed
+from .core.health import HealthRules
+from .core.placement.routing import read_routing, routing_of
+from .core.queue import Ageing, QueueLimits
+from .core.records import Records
+from .decision_log import DecisionLog
 from .driver import Driver
+from .kubernetes import EndpointWatch, KubernetesApi, api_url
 from .metrics import RouterMetrics
 from .service import SERVICE_NAME, RouterService
-from .sources import DnsName, parse_sources, resolve
+from .sources import DnsName, Sources, parse_sources, resolve
 from .worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -49,6 +56,7 @@ class App:
         *,
         resolver: Callable[[DnsName], Awaitable[list[str]]] = resolve,
         resolve_interval_s: float = 3.0,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         if not config.workers:
             raise ConfigError(["--workers: at least one address is needed, got none"])
@@ -57,16 +65,39 @@ class App:
         self._resolver = resolver
         self._resolve_interval_s = resolve_interval_s
         rng = self._rng = Random()
+        self._watches = _watches(config, self._sources, rng, environ)
         prefix = rng.randrange(1, 1 << _LEASE_PREFIX_BITS)
+        self._routing = SettingsFile("--routing", config.routing, read_routing, routing_of("default"))
         self.dispatcher = Dispatcher(
-            policy=PredictedTtft(),
+            routing=self._routing.value,
             rng=rng,
             first_lease_id=(prefix << _LEASE_COUNTER_BITS) + 1,
-            limits=QueueLimits(config.queue_limit_requests, config.queue_limit_tokens),
+            limits=QueueLimits(
+                config.queue_limit_requests,
+                config.queue_limit_tokens,
+                config.queue_band_limit_requests,
+                config.queue_band_limit_tokens,
+            ),
+            ageing=Ageing(config.queue_ageing_s, config.queue_aged_share),
+            health=HealthRules(
+                failures_to_open=config.breaker_failures,
+                open_s=config.breaker_open_s,
+                open_max_s=max(config.breaker_open_s, config.breaker_open_max_s),
+                successes_to_close=config.breaker_successes,
+                slow_start_s=config.slow_start_s,
+                quarantine_s=config.quarantine_s,
+            ),
         )
         self._registry = Registry("router")
         self._metrics = RouterMetrics(self._registry, self.dispatcher)
-        self._driver = Driver(self.dispatcher, self._metrics)
+        self._decision_log: DecisionLog | None = None
+        if config.decision_log:
+            self._decision_log = DecisionLog(config.decision_log, self._metrics.decision_log_lines)
+        self._records = Records(
+            config.explain_records, ended=self._decision_log.add if self._decision_log is not None else None
+        )
+        self._records.routing_version = self._routing.version
+        self._driver = Driver(self.dispatcher, self._metrics, self._records)
         self._grpc: grpc.aio.Server | None = None
         self._ops: OpsServer | None = None
         self._pool: WorkerPool | None = None
@@ -94,6 +125,7 @@ class App:
             router_id,
             self._driver,
             self._rng,
+            watches=self._watches,
             resolver=self._resolver,
             resolve_interval_s=self._resolve_interval_s,
         )
@@ -104,7 +136,10 @@ class App:
         self._tasks = [
             asyncio.create_task(pool.run(), name="worker pool"),
             asyncio.create_task(self._become_ready(pool), name="readiness"),
+            asyncio.create_task(self._follow_routing(), name="routing"),
         ]
+        if self._decision_log is not None:
+            self._tasks.append(asyncio.create_task(self._decision_log.run(), name="decision log"))
         logs.event(log, "listening", address=self.address, ops_address=self.ops_address, router_id=router_id)
 
     async def serve(self, signals: StopSignals) -> int:
@@ -146,8 +181,19 @@ class App:
             await asyncio.wait(self._tasks)
         if self._ops is not None:
             await self._ops.close()
+        if self._decision_log is not None:
+            await self._decision_log.close()
         self._driver.close()
         logs.event(log, "closed")
+
+    async def _follow_routing(self) -> None:
+        def take(is_taken: bool) -> None:
+            self._metrics.routing_read(is_taken)
+            if is_taken:
+                self.dispatcher.take_routing(self._routing.value)
+                self._records.routing_version = self._routing.version
+
+        await self._routing.run(take)
 
     async def _become_ready(self, pool: WorkerPool) -> None:
         changed = asyncio.Event()
@@ -178,3 +224,15 @@ class App:
             missing = ", ".join(self._pool.unanswered()) if self._pool is not None else ""
             return Readiness(f"starting: waiting for {missing or 'the first reports'}", details)
         return Readiness(OK, details)
+
+
+def _watches(config: Config, sources: Sources, rng: Random, environ: Mapping[str, str]) -> list[EndpointWatch]:
+    """One for each service of Kubernetes. Raises ConfigError when nobody says where its API server is."""
+    if not sources.services:
+        return []
+    url = api_url(config.kubernetes_api, environ)
+    if not url:
+        raise ConfigError([f"--workers: {sources.services[0]} needs --kubernetes-api outside of a pod"])
+    api = KubernetesApi(url, config.kubernetes_token_file, config.kubernetes_ca_file)
+    departed = Departed()
+    return [EndpointWatch(service, api, departed, rng) for service in sources.services]

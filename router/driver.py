@@ -16,7 +16,9 @@ from typing import NamedTuple
 from inferway import logs
 
 from .core.dispatcher import Dispatcher
+from .core.health import BreakerState
 from .core.messages import Action, Dispatch, ReleaseOutcome, Report, Request, Ticket, WorkerInfo, WorkerStatus
+from .core.records import Records
 from .core.worker import Worker
 from .metrics import DISPATCHED, RouterMetrics
 
@@ -34,8 +36,9 @@ class KnownWorker(NamedTuple):
 
 
 class Driver:
-    def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics) -> None:
+    def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics, records: Records) -> None:
         self.dispatcher = dispatcher
+        self.records = records
         # Set whenever an address comes, answers or goes, or a worker changes its status.
         self.watchers: set[asyncio.Event] = set()
         self._metrics = metrics
@@ -67,21 +70,26 @@ class Driver:
         self.dispatcher.submit(request, now=time.monotonic())
 
     def first_token(self, lease_id: int, cached_tokens: int) -> None:
-        lease = self.dispatcher.first_token(lease_id)
+        """The prompt of a lease is computed; `settle` is to follow."""
+        now = time.monotonic()
+        lease = self.dispatcher.first_token(lease_id, cached_tokens, now=now)
         if lease is not None:
+            self.records.first_token(lease_id, cached_tokens, now=now)
             self._metrics.computed(lease.model, predicted=lease.predicted_cached_tokens, actual=cached_tokens)
 
-    def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int) -> None:
+    def release(self, lease_id: int, outcome: ReleaseOutcome, completion_tokens: int, *, died: bool) -> None:
         """End a lease; `settle` is to follow."""
         now = time.monotonic()
-        lease = self.dispatcher.release(lease_id, outcome, completion_tokens=completion_tokens, now=now)
+        lease = self.dispatcher.release(lease_id, outcome, completion_tokens=completion_tokens, died=died, now=now)
         if lease is not None:
+            self.records.released(lease_id, outcome, completion_tokens, now=now)
             self._metrics.released(lease.worker_id, outcome.value)
 
     def cancel(self, ticket: Ticket) -> None:
         """Take a waiting request out; `settle` is to follow."""
         request = self.dispatcher.cancel(ticket)
         if request is not None:
+            self.records.cancelled(request, now=time.monotonic())
             self._metrics.cancelled(request.model)
 
     def settle(self) -> None:
@@ -93,6 +101,10 @@ class Driver:
             deliver = self._streams.get(action.request.ticket.owner)
             if deliver is not None:
                 deliver(action)
+            self.records.decided(action, now=now)
+        for lease_id in self.dispatcher.take_abandoned():
+            self.records.abandoned(lease_id, now=now)
+        self._tell_of_breakers()
         if self.dispatcher.num_waiting:
             self.nobody_waits.clear()
         else:
@@ -117,15 +129,25 @@ class Driver:
 
     def worker_lost(self, worker_id: str) -> None:
         self.dispatcher.worker_lost(worker_id)
+        self.settle()
         self.membership_changed()
 
     def worker_down(self, worker_id: str) -> None:
         self.dispatcher.worker_down(worker_id)
         self._metrics.worker_down(worker_id)
+        self.settle()
         self.membership_changed()
 
     def withdraw(self, worker_id: str, withdrawn: bool) -> None:
         self.dispatcher.withdraw(worker_id, withdrawn)
+        self.settle()
+        self.membership_changed()
+
+    def drain(self, worker_id: str, drained: bool) -> None:
+        """By an operator's will; see the dispatcher."""
+        if self.dispatcher.is_drained(worker_id) != drained:
+            logs.event(log, "worker_drained" if drained else "worker_taken_back", worker_id=worker_id)
+        self.dispatcher.drain(worker_id, drained)
         self.settle()
         self.membership_changed()
 
@@ -146,6 +168,15 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _tell_of_breakers(self) -> None:
+        turned = self.dispatcher.take_turned()
+        for worker_id, state in turned:
+            self._metrics.breaker_turned(worker_id, state.value)
+            level = logging.INFO if state is BreakerState.CLOSED else logging.WARNING
+            logs.event(log, "breaker_turned", level=level, worker_id=worker_id, state=state.value)
+        if turned:
+            self.membership_changed()
 
     def _set_timer(self, now: float) -> None:
         deadline = self.dispatcher.next_deadline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 from inferway.metrics import LATENCY_BUCKETS, Registry
 
 from .core.dispatcher import Dispatcher
+from .core.health import BreakerState
 from .core.messages import Action, Dispatch, WorkerStatus
 
 CANCELLED = "cancelled"
@@ -36,7 +38,12 @@ class RouterMetrics:
         self._actual = counter(
             "actual_cached_tokens", "Prompt tokens that the engine found cached, of the same prompts.", "model"
         )
+        self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
+        self._log_lines = counter("decision_log_lines", "Lines of the decision log, written or lost.", "outcome")
         self._releases = counter("releases", "Leases that gateways have given back.", "worker", "outcome")
+        self._breaker_turns = counter(
+            "breaker_transitions", "Times that a worker's breaker came into a state.", "worker", "state"
+        )
 
     def decided(self, action: Action) -> None:
         label = self._label(action.request.model)
@@ -52,6 +59,13 @@ class RouterMetrics:
     def refused_submission(self) -> None:
         self._refused.inc()
 
+    def routing_read(self, is_taken: bool) -> None:
+        """A new version of routing.yaml is in force, or was refused."""
+        self._settings.labels("routing", "loaded" if is_taken else "refused").inc()
+
+    def decision_log_lines(self, outcome: str, lines: int) -> None:
+        self._log_lines.labels(outcome).inc(lines)
+
     def computed(self, model: str, *, predicted: int, actual: int) -> None:
         label = self._label(model)
         self._predicted.labels(label).inc(predicted)
@@ -60,9 +74,13 @@ class RouterMetrics:
     def released(self, worker_id: str, outcome: str) -> None:
         self._releases.labels(worker_id, outcome).inc()
 
+    def breaker_turned(self, worker_id: str, state: str) -> None:
+        self._breaker_turns.labels(worker_id, state).inc()
+
     def worker_down(self, worker_id: str) -> None:
         """Names of workers come and go with their pods; their series go too."""
         self._releases.remove_by_labels({"worker": worker_id})
+        self._breaker_turns.remove_by_labels({"worker": worker_id})
 
     def _label(self, model: str) -> str:
         return model if self._dispatcher.is_served(model) else _OTHER
@@ -90,7 +108,13 @@ class _State(Collector):
         yield requests
         yield tokens
 
+        held = gauge("quarantined_prompts", "Prompts that are sent to no worker because they may have killed two.")
+        held.add_metric([], self._dispatcher.quarantine.num_held(now=time.monotonic()))
+        yield held
+
         status = gauge("worker_status", "1 for the present status.", "worker", "status")
+        breaker = gauge("worker_breaker", "1 for the present state of the breaker.", "worker", "state")
+        slots = gauge("worker_slots", "Requests that it has at most, as far along as its slow start is.", "worker")
         in_flight = gauge("worker_requests_in_flight", "Requests dispatched and not released.", "worker")
         uncached = gauge(
             "worker_uncached_tokens_in_flight", "Uncached prompt tokens whose first token has not come.", "worker"
@@ -99,19 +123,24 @@ class _State(Collector):
         waiting = gauge("worker_num_requests_waiting", "Requests waiting at the worker, by the last report.", "worker")
         used = gauge("worker_kv_used_tokens", "KV tokens in use, by the last report.", "worker")
         total = gauge("worker_kv_total_tokens", "KV tokens that the cache holds.", "worker")
+        trust = gauge("worker_index_trust", "Share of the predicted cached tokens that were there, lately.", "worker")
         blocks = gauge("worker_indexed_blocks", "Blocks that the prefix index holds for the worker.", "worker")
         for worker in self._dispatcher.workers():
             label = [worker.worker_id]
             for possible in (WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST):
                 status.add_metric([worker.worker_id, possible.value], worker.status is possible)
+            for state in BreakerState:
+                breaker.add_metric([worker.worker_id, state.value], worker.breaker.state is state)
+            slots.add_metric(label, worker.slots_now)
             in_flight.add_metric(label, worker.books.requests_in_flight)
             uncached.add_metric(label, worker.books.uncached_tokens)
             running.add_metric(label, worker.report.num_requests_running)
             waiting.add_metric(label, worker.report.num_requests_waiting)
             used.add_metric(label, worker.report.kv_used_tokens)
             total.add_metric(label, worker.kv_total_tokens or 0)
+            trust.add_metric(label, worker.trust)
             blocks.add_metric(label, self._dispatcher.indexed_blocks(worker))
-        yield from (status, in_flight, uncached, running, waiting, used, total, blocks)
+        yield from (status, breaker, slots, in_flight, uncached, running, waiting, used, total, trust, blocks)
 
     def _gauge(self, name: str, doc: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(self._registry.name(name), doc, labels=labels)

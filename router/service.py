@@ -1,4 +1,4 @@
-"""The gRPC face of the router: Dispatch and Snapshot. Protobuf ends here and in worker_client.py."""
+"""The gRPC face of the router: Dispatch, Snapshot, Explain and Drain. Protobuf ends here and in worker_client.py."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from inferway.errors import ApiError
 from inferway.grpc_util import error_to_proto
 from inferway.lifecycle import wait_for
 
+from .core.health import BreakerState
 from .core.messages import Action, Dispatch, ReleaseOutcome, Ticket, WorkerStatus
+from .core.queue import WaitingQueue
 from .driver import Driver
+from .explanation import explain
 from .metrics import RouterMetrics
-from .submission import request_from_proto
+from .submission import MAX_NAME_CHARS, request_from_proto
 from .worker_pool import MemberView
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,10 @@ _DEFAULT_INTERVAL_MS = 1_000
 _INTERVAL_MS = range(100, 60_001)
 # Answers that wait for a gateway which does not read; beyond it, nothing more is read from that gateway.
 _OUTBOX_LIMIT = 10_000
+# Workers named to somebody who asked for one that is not here.
+_NAMES_SHOWN = 50
+# Tenants in the details of a snapshot.
+_MOST_TENANTS = 50
 
 _OUTCOMES = {
     router_pb2.RELEASE_OUTCOME_OK: ReleaseOutcome.OK,
@@ -41,6 +48,11 @@ _STATUS = {
     WorkerStatus.READY: router_pb2.WORKER_STATUS_READY,
     WorkerStatus.DRAINING: router_pb2.WORKER_STATUS_DRAINING,
     WorkerStatus.LOST: router_pb2.WORKER_STATUS_LOST,
+}
+_BREAKER = {
+    BreakerState.CLOSED: router_pb2.BREAKER_STATE_CLOSED,
+    BreakerState.OPEN: router_pb2.BREAKER_STATE_OPEN,
+    BreakerState.HALF_OPEN: router_pb2.BREAKER_STATE_HALF_OPEN,
 }
 
 
@@ -131,11 +143,50 @@ class RouterService(router_pb2_grpc.RouterServicer):
         for first in message.first_tokens:
             driver.first_token(first.lease_id, first.cached_tokens)
         for release in message.releases:
-            outcome = _OUTCOMES.get(release.outcome, ReleaseOutcome.FAILED)
-            driver.release(release.lease_id, outcome, release.completion_tokens)
+            outcome = _OUTCOMES.get(release.outcome, ReleaseOutcome.CANCELLED)  # an unknown one says nothing
+            driver.release(release.lease_id, outcome, release.completion_tokens, died=release.died)
         for ticket in message.cancels:
             driver.cancel(Ticket(owner, ticket))
         driver.settle()
+
+    async def Explain(self, request: router_pb2.ExplainRequest, context: Any) -> router_pb2.ExplainResponse:
+        length = len(request.request_id)
+        if not 1 <= length <= MAX_NAME_CHARS:
+            sentence = f"request_id: must have 1 to {MAX_NAME_CHARS} characters, got {length}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+        response = explain(request.request_id, self._driver.dispatcher, self._driver.records)
+        response.router_id = self._router_id
+        return response
+
+    async def Drain(self, request: router_pb2.DrainRequest, context: Any) -> router_pb2.DrainResponse:
+        length = len(request.worker)
+        if not 1 <= length <= MAX_NAME_CHARS:
+            sentence = f"worker: must have 1 to {MAX_NAME_CHARS} characters, got {length}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+        known = {member.worker_id: member.address for member in self._members() if member.worker_id is not None}
+        worker_id = next((name for name, address in known.items() if address == request.worker), request.worker)
+        if worker_id not in known and not self._driver.dispatcher.is_drained(worker_id):
+            names = ", ".join(sorted(known)[:_NAMES_SHOWN]) or "none"
+            names += f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no worker {request.worker!r}; there are: {names}")
+        if request.order != router_pb2.DRAIN_ORDER_UNSPECIFIED:
+            self._driver.drain(worker_id, request.order == router_pb2.DRAIN_ORDER_DRAIN)
+        return self._drain_response(worker_id)
+
+    def _drain_response(self, worker_id: str) -> router_pb2.DrainResponse:
+        is_drained = self._driver.dispatcher.is_drained(worker_id)
+        response = router_pb2.DrainResponse(router_id=self._router_id, worker_id=worker_id, drained=is_drained)
+        worker, status = self._driver.known(worker_id)
+        if worker is None:
+            response.done = is_drained
+            return response
+        response.status = _STATUS[status]
+        response.requests_in_flight = worker.books.requests_in_flight
+        response.requests = worker.books.load
+        # What one that is lost has reported says nothing of now.
+        running = worker.books.requests_in_flight if status is WorkerStatus.LOST else worker.books.load
+        response.done = is_drained and not running
+        return response
 
     async def Snapshot(
         self, request: router_pb2.SnapshotRequest, context: Any
@@ -149,14 +200,16 @@ class RouterService(router_pb2_grpc.RouterServicer):
         try:
             while True:
                 changed.clear()
-                yield self._snapshot()
+                yield self._snapshot(detailed=request.detailed)
                 await wait_for(changed, interval_ms / 1000)
         finally:
             self._driver.watchers.discard(changed)
 
-    def _snapshot(self) -> router_pb2.SnapshotResponse:
+    def _snapshot(self, *, detailed: bool) -> router_pb2.SnapshotResponse:
         dispatcher, now = self._driver.dispatcher, time.monotonic()
-        snapshot = router_pb2.SnapshotResponse(router_id=self._router_id)
+        snapshot = router_pb2.SnapshotResponse(
+            router_id=self._router_id, routing_version=self._driver.records.routing_version
+        )
         for member in self._members():
             worker, status = self._driver.known(member.worker_id)
             state = snapshot.workers.add(address=member.address, status=_STATUS[status])
@@ -172,12 +225,36 @@ class RouterService(router_pb2_grpc.RouterServicer):
             state.kv_total_tokens = worker.kv_total_tokens or 0
             state.indexed_blocks = dispatcher.indexed_blocks(worker)
             state.max_running = worker.info.max_running
+            state.breaker = _BREAKER[worker.breaker.state]
+            state.slots = worker.slots_now
+            state.trust = worker.trust
         for queue in dispatcher.queues():
             oldest_ms = 0 if queue.oldest_at is None else round((now - queue.oldest_at) * 1000)
             snapshot.queues.add(
                 model=queue.model, requests=queue.requests, tokens=queue.tokens, oldest_ms=max(0, oldest_ms)
             )
+        for waiting, model in zip(snapshot.queues, dispatcher.models(), strict=True):
+            if detailed:
+                _add_details(waiting, model.queue)
+            if model.workers:
+                snapshot.models.add(
+                    model=model.name,
+                    policy=model.policy.name,
+                    prompt_tokens=model.hits.prompt_tokens,
+                    predicted_cached_tokens=model.hits.predicted_tokens,
+                    actual_cached_tokens=model.hits.actual_tokens,
+                )
         return snapshot
+
+
+def _add_details(state: router_pb2.QueueState, queue: WaitingQueue) -> None:
+    """Who waits, by priority and by tenant."""
+    for priority, requests, tokens in queue.bands():
+        state.bands.add(priority=priority, requests=requests, tokens=tokens)
+    tenants = queue.tenants()
+    for tenant_id, requests, tokens in tenants[:_MOST_TENANTS]:
+        state.tenants.add(tenant_id=tenant_id, requests=requests, expected_tokens=tokens)
+    state.more_tenants = max(0, len(tenants) - _MOST_TENANTS)
 
 
 async def _write(outbox: _Outbox, context: Any) -> None:

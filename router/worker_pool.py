@@ -4,7 +4,9 @@
                             ^                                   |
                             '------- reconnect, <= 1 s <--- LOST (its stream broke)
 
-An address that vanishes from DNS is withdrawn (nothing new for it) and dropped once it has no leases or is lost.
+An address that vanishes from DNS, or from the endpoints of a Kubernetes service, is withdrawn (nothing new for it) and
+dropped once it has no leases or is lost. One whose pod terminates is withdrawn at once, whoever else names it; one that
+is not ready is withdrawn and kept. Another pod at the address of an earlier one is another member.
 The pool owns connections and addresses; what is known of a worker's load lives in the dispatcher.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol
@@ -21,8 +23,11 @@ import grpc
 
 from inferway import logs
 from inferway.grpc_util import InternalToken
+from inferway.lifecycle import wait_for
 
+from .core.endpoints import Endpoints, merged
 from .core.messages import Report, WorkerInfo
+from .kubernetes import EndpointWatch
 from .sources import DnsName, Sources, resolve
 from .worker_client import WorkerClient, WorkerContractError
 
@@ -58,12 +63,16 @@ class MemberView(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Member:
     address: str
+    # Of the pod that listens there; empty where it is not known.
+    identity: str = ""
     task: asyncio.Task[None] | None = None
     # The worker that this address stands for; None before Describe and for a second address of a known worker.
     worker_id: str | None = None
     is_up: bool = False
     has_answered: bool = False
     is_wanted: bool = True
+    # Whether a source still names it, wanted or not.
+    is_listed: bool = True
     # Before the next attempt to reach it.
     pause_s: float = _RECONNECT_S[0]
     # What was last logged about it, so that a failure is told once and not at each attempt.
@@ -81,10 +90,13 @@ class WorkerPool:
         events: WorkerEvents,
         rng: Random,
         *,
+        watches: Sequence[EndpointWatch] = (),
         resolver: Callable[[DnsName], Awaitable[list[str]]] = resolve,
         resolve_interval_s: float = _RESOLVE_INTERVAL_S,
     ) -> None:
+        """`watches` are those of `sources.services`."""
         self._sources = sources
+        self._watches = watches
         self._token = token
         self._router_id = router_id
         self._events = events
@@ -93,6 +105,8 @@ class WorkerPool:
         self._resolve_interval_s = resolve_interval_s
         self._members: dict[str, _Member] = {}
         self._resolved: dict[DnsName, tuple[str, ...]] = {}
+        # A source knows something new.
+        self._moved = asyncio.Event()
         self._trouble: dict[DnsName, str] = {}
 
     def members(self) -> Iterator[MemberView]:
@@ -100,20 +114,31 @@ class WorkerPool:
             yield MemberView(member.address, member.worker_id)
 
     def unanswered(self) -> list[str]:
-        """Names that have not resolved and addresses where no worker has been met since the start."""
+        """Names and services that nothing is known of, and addresses where no worker has been met since the start."""
         names = [name.host for name in self._sources.names if name not in self._resolved]
-        return names + [member.address for member in self._members.values() if not member.has_answered]
+        services = [str(watch.service) for watch in self._watches if watch.endpoints is None]
+        members = [member for member in self._members.values() if member.is_wanted and not member.has_answered]
+        return names + services + [member.address for member in members]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            self._follow(group, self._sources.static)
-            while self._sources.names:
-                for name in self._sources.names:
-                    await self._resolve(name)
-                resolved = [address for addresses in self._resolved.values() for address in addresses]
-                self._follow(group, (*self._sources.static, *resolved))
+            self._follow(group)
+            if self._sources.names:
+                group.create_task(self._keep_resolving(), name="names of workers")
+            for watch in self._watches:
+                group.create_task(watch.run(self._moved.set), name=str(watch.service))
+            while self._sources.names or self._watches:
+                await wait_for(self._moved, self._resolve_interval_s)
+                self._moved.clear()
+                self._follow(group)
                 self._drop_unwanted()
-                await asyncio.sleep(self._resolve_interval_s)
+
+    async def _keep_resolving(self) -> None:
+        while True:
+            for name in self._sources.names:
+                await self._resolve(name)
+            self._moved.set()
+            await asyncio.sleep(self._resolve_interval_s)
 
     async def _resolve(self, name: DnsName) -> None:
         """A name that does not resolve keeps the addresses that it had: DNS going away takes no worker away."""
@@ -131,20 +156,32 @@ class WorkerPool:
                 logs.event(log, "name_not_resolved", level=logging.WARNING, name=name.host, error=trouble)
             self._trouble[name] = trouble
 
-    def _follow(self, group: asyncio.TaskGroup, addresses: tuple[str, ...]) -> None:
-        """Make the members those of `addresses`."""
-        for address in addresses:
+    def _known(self) -> Endpoints:
+        """What all sources say together."""
+        given = [self._sources.static, *self._resolved.values()]
+        known = [Endpoints(dict.fromkeys(addresses, "")) for addresses in given]
+        return merged([*known, *(watch.current() for watch in self._watches)])
+
+    def _follow(self, group: asyncio.TaskGroup) -> None:
+        """Make the members those that the sources name."""
+        known = self._known()
+        for address, identity in known.usable.items():
             member = self._members.get(address)
+            if member is not None and identity and member.identity not in ("", identity):
+                self._drop(member)
+                member = None
             if member is None:
-                member = self._members[address] = _Member(address)
+                member = self._members[address] = _Member(address, identity)
                 member.task = group.create_task(self._keep_in_touch(member), name=f"worker {address}")
                 logs.event(log, "worker_address_added", address=address)
                 self._events.membership_changed()
-            elif not member.is_wanted:
+            member.identity = identity or member.identity
+            if not member.is_wanted:
                 self._want(member, True)
-        for address in self._members.keys() - set(addresses):
-            if self._members[address].is_wanted:
-                self._want(self._members[address], False)
+        for address, member in self._members.items():
+            member.is_listed = address in known
+            if member.is_wanted and address not in known.usable:
+                self._want(member, False)
 
     def _want(self, member: _Member, wanted: bool) -> None:
         member.is_wanted = wanted
@@ -155,15 +192,17 @@ class WorkerPool:
     def _drop_unwanted(self) -> None:
         for member in list(self._members.values()):
             busy = member.is_up and member.worker_id is not None and self._events.has_leases(member.worker_id)
-            if member.is_wanted or busy:
-                continue
-            del self._members[member.address]
-            assert member.task is not None
-            member.task.cancel()
-            if member.worker_id is not None:
-                self._events.worker_down(member.worker_id)
-            logs.event(log, "worker_address_dropped", address=member.address, worker_id=member.worker_id)
-            self._events.membership_changed()
+            if not (member.is_listed or busy):
+                self._drop(member)
+
+    def _drop(self, member: _Member) -> None:
+        del self._members[member.address]
+        assert member.task is not None
+        member.task.cancel()
+        if member.worker_id is not None:
+            self._events.worker_down(member.worker_id)
+        logs.event(log, "worker_address_dropped", address=member.address, worker_id=member.worker_id)
+        self._events.membership_changed()
 
     async def _keep_in_touch(self, member: _Member) -> None:
         client = WorkerClient(member.address, self._token)
@@ -246,6 +285,9 @@ class WorkerPool:
                     self._events.membership_changed()
                 return False
             other.worker_id = None
+            if not other.is_wanted:
+                # Its address has gone, the worker has not.
+                self._events.withdraw(info.worker_id, False)
         if member.worker_id not in (None, info.worker_id):
             assert member.worker_id is not None
             self._events.worker_down(member.worker_id)

@@ -29,8 +29,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from inferway.settings import each, refuse, shaped, unix_s
+
 from .limits import UNLIMITED, Limits
-from .settings import each, refuse, shaped, unix_s
 
 # What is to go is announced this long ahead.
 _LEAST_NOTICE_DAYS = 60

@@ -11,6 +11,14 @@ def ranked(key: bytes, nodes: Iterable[str]) -> list[str]:
     return sorted(nodes, key=lambda node: blake2b(node.encode(), key=key[:64], digest_size=8).digest(), reverse=True)
 
 
+def session_of(tenant_id: str, key: str) -> int:
+    """What routers know a tenant's session by; 0 for an empty key."""
+    if not key:
+        return 0
+    digest = blake2b(f"{tenant_id}\0{key}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
 def within_bounded_load(candidates: Iterable[str], load: dict[str, int], *, factor: float = 1.25) -> str | None:
     """The first candidate whose load stays below `factor` times the mean plus one; None without candidates."""
     ordered = list(candidates)

@@ -6,6 +6,7 @@ The file of tenants:
       research:
         models: [chat, "llama-*"]               # names or patterns; left out: all
         priority: {default: 5, highest: 7}
+        weight: 2                               # of its share where tenants compete; left out: 1
         limits: {max_output_tokens: 1000}
         keys:
           anna-laptop:
@@ -13,6 +14,7 @@ The file of tenants:
             expires: 2027-06-30                 # the day, in UTC, from which it is refused
             models: [chat]                      # these as well narrow what the tenant may do
             limits: {max_choices: 1}
+            choose_workers: true                # by header; may stand for the whole tenant, too
 
 A key is looked up by its SHA-256, so neither the file nor the memory holds one, and no comparison sees its text.
 """
@@ -31,10 +33,10 @@ import msgspec
 from msgspec import Meta
 
 from inferway.errors import ApiError, Reason
+from inferway.settings import each, refuse, shaped, unix_s
 
 from .generation_fields import ServiceTier
 from .limits import UNLIMITED, Limits, tightest
-from .settings import each, refuse, shaped, unix_s
 
 LEAST_PRIORITY, DEFAULT_PRIORITY, HIGHEST_PRIORITY = 0, 5, 9
 # How far OpenAI's tiers are from the default.
@@ -43,6 +45,8 @@ _TIER_STEPS: Mapping[ServiceTier | None, int] = {"flex": -2, "priority": 2}
 _Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 _Priority = Annotated[int, Meta(ge=0, le=9)]
+# Beyond these a share is as good as none, or as all.
+_Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 _Patterns = tuple[Annotated[str, Meta(min_length=1)], ...] | None
 
 
@@ -57,11 +61,15 @@ class _Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     models: _Patterns = None
     priority: _Priorities | None = None
     limits: Limits = UNLIMITED
+    # None: as the tenant.
+    choose_workers: bool | None = None
 
 
 class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: _Patterns = None
     priority: _Priorities = _Priorities()
+    weight: _Weight = 1.0
+    choose_workers: bool = False
     limits: Limits = UNLIMITED
     keys: dict[_Name, Any] = {}
 
@@ -81,6 +89,10 @@ class Caller:
     limits: Limits = UNLIMITED
     default_priority: int = DEFAULT_PRIORITY
     highest_priority: int = HIGHEST_PRIORITY
+    # What the tenant gets where several wait at one priority, in relation to theirs.
+    weight: float = 1.0
+    # Whether it may say by header which worker is to serve it.
+    may_choose_workers: bool = False
 
     def may_use(self, *names: str) -> bool:
         """Whether a model is allowed by any of the names that it goes by."""
@@ -147,6 +159,8 @@ def parse_tenants(raw: Any) -> Directory:
                     tightest(tenant.limits, key.limits),
                     priority.default,
                     priority.highest,
+                    tenant.weight,
+                    tenant.choose_workers if key.choose_workers is None else key.choose_workers,
                 ),
                 key.sha256,
                 float("inf") if key.expires is None else unix_s(key.expires),

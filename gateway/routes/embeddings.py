@@ -48,6 +48,9 @@ def make_embeddings(inference: Inference) -> Handler:
             block_hashes=(),
             num_choices=1,
             queue_deadline=now + config.queue_timeout_s,
+            pinned_worker=exchange.workers.only,
+            excluded_workers=exchange.workers.excluded,
+            tenant_weight=exchange.caller.weight,
         )
         spec = EmbedSpec(exchange.request_id, model.name, inputs, asked.dimensions, ask.priority, exchange.traceparent)
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)

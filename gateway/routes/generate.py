@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from aiohttp import web
 
-from inferway.blocks import block_hashes
+from inferway.blocks import block_hashes, prompt_hash
 from inferway.errors import ApiError, Reason
 
 from ..answers import GatheredAnswer, Part, StreamedAnswer
@@ -24,6 +24,7 @@ from ..core.answer_reader import AnswerReader
 from ..core.generation_fields import GenerationRequest
 from ..core.limits import Limits, completion_tokens, tightest
 from ..core.naming import Naming
+from ..core.rendezvous import session_of
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
 from ..embedding import Embedding
 from ..generation import TICK_S, Plan, Sink
@@ -51,6 +52,8 @@ class Prompt(NamedTuple):
     cache_salt: bytes
     # Of a long prompt, else empty: see `prompt_wire`.
     wire: bytes = b""
+    # Of all of it, under the salt.
+    hash: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +124,13 @@ class Inference:
         salt = _cache_salt(self.cache_secret, exchange.caller.tenant_id)
 
         def prompts() -> list[Prompt]:
-            return [
-                Prompt(
-                    ids,
-                    block_hashes(ids, model.description.block_size, salt),
-                    salt,
-                    prompt_wire(ids) if body_bytes > _OFFLOAD_BYTES else b"",
-                )
-                for ids in build()
-            ]
+            size = model.description.block_size
+            made = []
+            for ids in build():
+                hashes = block_hashes(ids, size, salt)
+                wire = prompt_wire(ids) if body_bytes > _OFFLOAD_BYTES else b""
+                made.append(Prompt(ids, hashes, salt, wire, prompt_hash(ids, hashes, size, salt)))
+            return made
 
         return await self.run(prompts, body_bytes=body_bytes)
 
@@ -201,6 +202,11 @@ class Inference:
             block_hashes=prompt.block_hashes,
             num_choices=asked.n,
             queue_deadline=now + config.queue_timeout_s,
+            pinned_worker=exchange.workers.only,
+            excluded_workers=exchange.workers.excluded,
+            prompt_hash=prompt.hash,
+            tenant_weight=exchange.caller.weight,
+            session=session_of(exchange.caller.tenant_id, asked.sticky_key),
         )
         return Plan(
             ask=ask,

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inferway.cli import probe
+from inferway.cli import local_file, probe
 from inferway.cli.core import local_mesh
 from inferway.cli.core.supervisor import Failure, Supervisor
+from inferway.cli.local_file import LocalMesh
 from inferway.cli.ports import PortError, free_ports, require_port
 from inferway.cli.processes import GivenUp, ProcessGroup, Served, StopAsked, last_lines
 from inferway.config import load_or_exit, option
@@ -86,21 +87,24 @@ async def run(config: UpConfig, ports: Mapping[str, int], environ: Mapping[str, 
         log_level=config.log_level,
     )
     started = asyncio.Event()
+    token = secrets.token_urlsafe(32)
     group = ProcessGroup(
         Supervisor(tuple(children)),
         {name: (sys.executable, "-m", child.module, *child.arguments) for name, child in children.items()},
         directory=_CHECKOUT,
-        environ=local_mesh.environment(environ, secrets.token_urlsafe(32)),
+        environ=local_mesh.environment(environ, token),
         logs=logs,
         say=say,
         on_start=lambda name: started.set(),
     )
     stop_on_signals(group)
     say(f"starting {', '.join(children)}" + (f"; their logs are in {logs}" if config.verbose else ""))
+    found_by_others = local_file.written(environ, LocalMesh(f"{local_mesh.LOOPBACK}:{ports['router']}", token))
     async with asyncio.TaskGroup() as tasks:
         models = 2 if with_embeddings else 1
         watch = tasks.create_task(watch_readiness(config, ports["public"], models, group, started))
-        failure = await group.run()
+        with found_by_others:
+            failure = await group.run()
         watch.cancel()
     if failure is None:
         say("stopped")

@@ -11,10 +11,11 @@ Cost: open, first_token, close O(1); reconcile O(leases), in C except for what c
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from .messages import Report, Ticket
+from .queue import Debit
 
 # Time in which a lease may be unknown to the worker: the gateway has yet to send the request.
 _RECONCILE_AFTER_S = 5.0
@@ -37,6 +38,10 @@ class Lease:
     # Completion tokens of all choices together.
     expected_tokens: int
     dispatched_at: float
+    # Request.prompt_hash
+    prompt_hash: int = 0
+    # What its tenant has been charged.
+    debit: Debit | None = None
     has_first_token: bool = False
 
 
@@ -49,6 +54,8 @@ class Books:
         self.requests_in_flight = 0
         # Uncached prompt tokens dispatched whose first token has not come.
         self.uncached_tokens = 0
+        # Leases by model name.
+        self._models: Counter[str] = Counter()
         # Completion tokens that the leases are expected to have in the end.
         self.expected_completion_tokens = 0
         self._foreign_requests = 0
@@ -74,10 +81,15 @@ class Books:
             return self._reported_uncached + self._unseen_tokens
         return self.uncached_tokens
 
+    def runs(self, model: str) -> bool:
+        """Whether a lease of a model, or of an adapter under its name, is open."""
+        return self._models[model] > 0
+
     def open(self, lease: Lease) -> None:
         assert lease.lease_id not in self.leases
         self.leases[lease.lease_id] = lease
         self.requests_in_flight += lease.num_choices
+        self._models[lease.model] += 1
         self.uncached_tokens += lease.uncached_tokens
         self.expected_completion_tokens += lease.expected_tokens
         self._unseen[lease.lease_id] = lease.uncached_tokens
@@ -103,6 +115,7 @@ class Books:
         if lease is None:
             return None
         self.requests_in_flight -= lease.num_choices
+        self._models[lease.model] -= 1
         self.expected_completion_tokens -= lease.expected_tokens
         if not lease.has_first_token:
             self.uncached_tokens -= lease.uncached_tokens

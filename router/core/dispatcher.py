@@ -13,16 +13,22 @@ report O(leases of the worker). Nothing walks the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 from inferway.errors import ApiError, Reason, invalid
 
 from .books import Lease
+from .fleet import Fleet
+from .health import TRUSTING, BreakerState, HealthRules
 from .messages import (
     Action,
+    AllBut,
     Dispatch,
+    Excluded,
+    Place,
     QueueView,
     Reject,
     ReleaseOutcome,
@@ -32,9 +38,23 @@ from .messages import (
     WorkerInfo,
 )
 from .model import Model
-from .policy import Policy, Rng
-from .queue import QueueLimits
+from .placement.candidates import Candidates
+from .placement.pickers import Rng
+from .placement.routing import Routing
+from .quarantine import PromptKey, Quarantine
+from .queue import Ageing, QueueLimits
 from .worker import Worker
+
+
+class BreakerTurned(NamedTuple):
+    """The breaker of a worker has come into a state."""
+
+    worker_id: str
+    state: BreakerState
+
+
+# A caller that leaves has had its prompt computed all the same; who was refused or lost its worker pays for what came.
+_CHARGED_FOR_THE_PROMPT = (ReleaseOutcome.OK, ReleaseOutcome.CANCELLED)
 
 
 @dataclass(slots=True)
@@ -48,18 +68,38 @@ class _Owner:
 class Dispatcher:
     """`first_lease_id` > 0 starts the counter of lease ids; routers take ranges that do not meet."""
 
-    def __init__(self, *, policy: Policy, rng: Rng, first_lease_id: int, limits: QueueLimits) -> None:
-        self._policy = policy
+    def __init__(
+        self,
+        *,
+        routing: Routing,
+        rng: Rng,
+        first_lease_id: int,
+        limits: QueueLimits,
+        ageing: Ageing = Ageing(),  # noqa: B008 - an immutable tuple
+        health: HealthRules = TRUSTING,
+    ) -> None:
+        self._routing = routing
         self._rng = rng
         self._lease_ids = count(first_lease_id)
         self._limits = limits
+        self._ageing = ageing
+        self._fleet = Fleet()
         self._workers: dict[str, Worker] = {}
+        # Names of workers that an operator has taken out, there or not.
+        self._drained: set[str] = set()
         self._models: dict[str, Model] = {}
         self._owners: dict[int, _Owner] = {}
         self._leases: dict[int, Lease] = {}
         # Models for which a decision may have become possible.
         self._dirty: dict[str, Model] = {}
         self._rejects: list[Action] = []
+        self._health = health
+        self.quarantine = Quarantine(health.quarantine_s)
+        # Workers whose health changes with time alone, and what has become of breakers.
+        self._recovering: dict[str, Worker] = {}
+        self._turned: list[BreakerTurned] = []
+        # Leases that have ended without a release.
+        self._abandoned: list[int] = []
 
     # What gateways say.
 
@@ -75,6 +115,8 @@ class Dispatcher:
             self._rejects.append(Reject(request, error_or_none))
             self._drop_if_unused(model)
             return
+        if model.queue:
+            request.queued_behind = model.queue.num_from(request.priority)
         pushed = model.queue.push(request)
         is_queued = request not in pushed.refused
         if is_queued:
@@ -85,8 +127,11 @@ class Dispatcher:
                 self._forget_waiting(refused.ticket)
             message = f"the queue of this model is full: {pushed.limit}"
             if is_queued:
-                message += "; a request of higher priority took this one's place"
-            error = ApiError(Reason.OVERLOADED, message, retry_after_s=model.retry_after_s(now=now))
+                rival = "of higher priority" if request.priority > refused.priority else "of a tenant with less waiting"
+                message += f"; a request {rival} took this one's place"
+            message += _place_text(model, model.queue.num_from(refused.priority), now)
+            retry_after_s = model.retry_after_s(refused.priority, now=now)
+            error = ApiError(Reason.OVERLOADED, message, retry_after_s=retry_after_s)
             self._rejects.append(Reject(refused, error))
         self._drop_if_unused(model)
 
@@ -99,17 +144,32 @@ class Dispatcher:
         self._changed_queue(model)
         return request
 
-    def first_token(self, lease_id: int) -> Lease | None:
-        """The prompt of a lease is computed; None for leases that are unknown or over."""
+    def first_token(self, lease_id: int, cached_tokens: int, *, now: float) -> Lease | None:
+        """The prompt of a lease is computed, but for what was cached; None for leases that are unknown or over."""
         lease = self._leases.get(lease_id)
         if lease is None:
             return None
-        return self._workers[lease.worker_id].books.first_token(lease_id)
+        worker = self._workers[lease.worker_id]
+        if worker.breaker.first_token(lease_id, dispatched_at=lease.dispatched_at, now=now):
+            self._breaker_turned(worker, now)
+        elif worker.breaker.state is BreakerState.HALF_OPEN:
+            self._touch(worker)
+        computed = worker.books.first_token(lease_id)
+        if computed is not None:
+            predicted = lease.predicted_cached_tokens
+            worker.note_cached(predicted=predicted, actual=cached_tokens)
+            if (model := self._models.get(lease.model)) is not None:
+                model.hits.add(prompt=lease.uncached_tokens + predicted, predicted=predicted, actual=cached_tokens)
+        self._fleet.touch(worker)
+        return computed
 
     def release(
-        self, lease_id: int, outcome: ReleaseOutcome, *, completion_tokens: int = 0, now: float
+        self, lease_id: int, outcome: ReleaseOutcome, *, completion_tokens: int = 0, died: bool = False, now: float
     ) -> Lease | None:
-        """A lease is over; None for leases that are unknown or were over before."""
+        """A lease is over; None for leases that are unknown or were over before.
+
+        `died`, beside FAILED: the worker was lost, or stood still, while the request ran there.
+        """
         lease = self._leases.get(lease_id)
         if lease is None:
             return None
@@ -121,7 +181,10 @@ class Dispatcher:
                 expected_tokens=lease.expected_tokens,
             )
         worker.books.close(lease_id, now=now)
+        is_charged = lease.has_first_token or outcome in _CHARGED_FOR_THE_PROMPT
+        _settle(lease, prompt_tokens=lease.uncached_tokens if is_charged else 0, completion_tokens=completion_tokens)
         self._forget_lease(lease)
+        self._judge(worker, lease, outcome, died=died, now=now)
         self._touch(worker)
         return lease
 
@@ -136,10 +199,20 @@ class Dispatcher:
             dropped[model.name] = dropped.get(model.name, 0) + 1
             self._changed_queue(model)
         for lease_id in state.leases:
-            worker = self._workers[self._leases.pop(lease_id).worker_id]
+            lease = self._leases.pop(lease_id)
+            self._abandoned.append(lease_id)
+            _settle_unknown(lease)
+            worker = self._workers[lease.worker_id]
             worker.books.close(lease_id, now=now, finished=False)
+            worker.breaker.abandoned(lease_id)
             self._touch(worker)
         return dropped
+
+    def take_routing(self, routing: Routing) -> None:
+        """Other policies from now on."""
+        self._routing = routing
+        for name, model in self._models.items():
+            model.policy = routing.policy_for(name)
 
     # What workers say, and what is said of them.
 
@@ -151,7 +224,9 @@ class Dispatcher:
             worker = None
         if worker is None:
             before: set[str] = set()
-            worker = self._workers[info.worker_id] = Worker(info)
+            worker = self._workers[info.worker_id] = Worker(info, self._health)
+            worker.drain(info.worker_id in self._drained)
+            self._fleet.add(worker)
         else:
             before = set(worker.info.models)
             worker.describe(info)
@@ -160,17 +235,20 @@ class Dispatcher:
         for name in info.models.keys() - before:
             self._model(name).add_worker(worker)
         self._size_indexes(worker)
-        self._touch(worker)
+        self._reassess(worker)
 
     def worker_report(self, worker_id: str, report: Report, *, now: float) -> None:
         """A reading of a worker that is up. Reports of another incarnation than the one described are ignored."""
         worker = self._workers.get(worker_id)
         if worker is None or report.instance_id != worker.info.instance_id:
             return
-        capacity = worker.kv_total_tokens
+        capacity, warmth = worker.kv_total_tokens, worker.warmth
         events_lost = worker.take_report(report)
         for lease in worker.books.reconcile(report, now=now):
-            self._forget_lease(lease)
+            worker.breaker.abandoned(lease.lease_id)
+            self._abandon(lease)
+        if worker.warmth != warmth:
+            self._reassess(worker)
         if capacity != worker.kv_total_tokens:
             self._size_indexes(worker)
         if events_lost:
@@ -185,12 +263,30 @@ class Dispatcher:
         """Contact is broken: nothing new for it. Its leases stay until gateways release them."""
         if (worker := self._workers.get(worker_id)) is not None:
             worker.lose()
+            self._reassess(worker)
 
     def withdraw(self, worker_id: str, withdrawn: bool) -> None:
         """Nothing new for a worker, whatever it says itself, until this is taken back."""
         if (worker := self._workers.get(worker_id)) is not None:
             worker.withdraw(withdrawn)
-            self._touch(worker)
+            self._reassess(worker)
+
+    def drain(self, worker_id: str, drained: bool) -> None:
+        """Nothing new for the worker of this name, by an operator's will, until this is taken back.
+
+        It holds for whoever has the name: also after it was lost, started anew, or gone for a while.
+        """
+        if drained:
+            self._drained.add(worker_id)
+        else:
+            self._drained.discard(worker_id)
+        if (worker := self._workers.get(worker_id)) is not None:
+            worker.drain(drained)
+            self._reassess(worker)
+
+    def is_drained(self, worker_id: str) -> bool:
+        """Whether an operator has taken out the worker of this name, there or not."""
+        return worker_id in self._drained
 
     def worker_down(self, worker_id: str) -> None:
         """A worker is gone for good, with its leases and its part of the index."""
@@ -198,33 +294,51 @@ class Dispatcher:
         if worker is None:
             return
         for lease in worker.books.leases.values():
-            self._forget_lease(lease)
+            self._abandon(lease)
+        self._recovering.pop(worker_id, None)
         for name in worker.info.models:
             self._remove_from(self._models[name], worker)
+        self._reassess_models(worker)
+        self._fleet.remove(worker)
 
     # What comes out.
 
     def tick(self, *, now: float) -> list[Action]:
         """Expire and decide; returns what has happened since the last call, in order."""
         actions, self._rejects = self._rejects, []
+        if self._recovering:
+            self._advance(now)
         for model in list(self._models.values()):
             deadline = model.queue.next_deadline()
             if deadline is not None and deadline <= now:
                 actions.extend(self._expire(model, now))
         dirty, self._dirty = self._dirty, {}
         while dirty:
-            name = next(iter(dirty)) if len(dirty) == 1 else max(dirty, key=lambda name: _urgency(dirty[name]))
+            name = next(iter(dirty)) if len(dirty) == 1 else _most_urgent(dirty, now)
             dispatched = self._dispatch_next(dirty[name], now)
             if dispatched is None:
                 del dirty[name]
             else:
                 actions.append(dispatched)
+        for model in self._models.values():
+            model.drain_rate.waits(bool(model.queue), now=now)
         return actions
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do though nothing comes in."""
-        deadlines = (model.queue.next_deadline() for model in self._models.values())
+        deadlines = [model.queue.next_deadline() for model in self._models.values()]
+        deadlines += [worker.next_health_deadline for worker in self._recovering.values()]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def take_turned(self) -> list[BreakerTurned]:
+        """What has become of breakers since the last call, in order."""
+        turned, self._turned = self._turned, []
+        return turned
+
+    def take_abandoned(self) -> list[int]:
+        """Leases that have ended since the last call without being released: their gateway or worker is gone."""
+        abandoned, self._abandoned = self._abandoned, []
+        return abandoned
 
     # Views, for snapshots, metrics and readiness.
 
@@ -238,6 +352,14 @@ class Dispatcher:
         for model in self._models.values():
             yield QueueView(model.name, len(model.queue), model.queue.tokens, model.queue.oldest_at())
 
+    def models(self) -> Iterator[Model]:
+        """Those that a worker serves, and those that somebody waits for."""
+        return iter(self._models.values())
+
+    def waiting(self, request_id: str) -> list[Request]:
+        """The waiting requests of this id; O(waiting)."""
+        return [request for model in self._models.values() for request in model.queue.find(request_id)]
+
     def indexed_blocks(self, worker: Worker) -> int:
         return sum(self._models[name].index.blocks(worker.worker_id) for name in worker.info.models)
 
@@ -246,45 +368,62 @@ class Dispatcher:
         state = self._models.get(model)
         return state is not None and bool(state.workers)
 
+    def place(self, ticket: Ticket, *, now: float) -> Place | None:
+        """Where a request stands that waits; None for a ticket that does not."""
+        owner = self._owners.get(ticket.owner)
+        model = owner.waiting.get(ticket) if owner is not None else None
+        return model.place(ticket, now=now) if model is not None else None
+
     @property
     def num_waiting(self) -> int:
         return sum(len(model.queue) for model in self._models.values())
 
     # Inside.
 
-    def _dispatch_next(self, model: Model, now: float) -> Dispatch | None:
-        workers = model.workers
-        for request in model.queue.heads():
+    def _dispatch_next(self, model: Model, now: float) -> Action | None:
+        allowed: Container[str] | None = None
+        for request in model.queue.heads(now=now):
+            if (error := self._held(request, now)) is not None:
+                self._forget_waiting(request.ticket)
+                model.queue.remove(request.ticket)
+                self._changed_queue(model)
+                return Reject(request, error)
             excluded = request.excluded
-            candidates = [worker for worker in workers if worker.has_room(request)]
-            if excluded:
-                candidates = [worker for worker in candidates if worker.worker_id not in excluded]
-            if candidates:
+            usable = _without(model, allowed, excluded) if excluded else allowed
+            candidates = model.candidates(request, usable, now=now)
+            if candidates is not None:
                 return self._dispatch(model, request, candidates, now)
             # This one keeps every worker that it may use for itself.
-            workers = [worker for worker in workers if worker.worker_id in excluded] if excluded else []
-            if not workers:
+            if not excluded:
+                return None
+            allowed = {name for name in _names(model, allowed) if name in excluded}
+            if not allowed:
                 return None
         return None
 
-    def _dispatch(self, model: Model, request: Request, candidates: list[Worker], now: float) -> Dispatch:
-        matched = model.index.match(request.block_hashes)
-        worker, cached_tokens, ttft_s = self._policy.pick(request, candidates, matched, self._rng)
-        model.queue.remove(request.ticket)
+    def _dispatch(self, model: Model, request: Request, candidates: Candidates, now: float) -> Dispatch:
+        worker, cached_tokens, ttft_s, considered = model.policy.decide(candidates, self._rng)
+        uncached_tokens = request.prompt_tokens - cached_tokens
+        expected_tokens = request.expected_tokens * request.num_choices
+        debit = model.queue.dispatch(request.ticket, uncached_tokens + expected_tokens, now=now)
         model.index.insert(worker.worker_id, request.block_hashes)
-        model.dispatch_rate.add(now=now)
+        model.drain_rate.dispatched(now=now)
         lease = Lease(
             lease_id=next(self._lease_ids),
             worker_id=worker.worker_id,
             ticket=request.ticket,
             model=model.name,
             num_choices=request.num_choices,
-            uncached_tokens=request.prompt_tokens - cached_tokens,
+            uncached_tokens=uncached_tokens,
             predicted_cached_tokens=cached_tokens,
-            expected_tokens=request.expected_tokens * request.num_choices,
+            expected_tokens=expected_tokens,
             dispatched_at=now,
+            prompt_hash=request.prompt_hash,
+            debit=debit,
         )
-        worker.books.open(lease)
+        worker.open_lease(lease)
+        self._fleet.touch(worker)
+        model.demand.add(uncached_tokens, now=now)
         self._leases[lease.lease_id] = lease
         owner = self._owner(request.ticket.owner)
         del owner.waiting[request.ticket]
@@ -297,15 +436,17 @@ class Dispatcher:
             predicted_cached_tokens=cached_tokens,
             predicted_ttft_s=ttft_s,
             queue_time_s=now - request.queued_at,
+            considered=considered,
         )
 
     def _expire(self, model: Model, now: float) -> Iterator[Reject]:
-        for request in model.queue.expire(now=now):
+        for request, position in model.queue.expire(now=now):
             self._forget_waiting(request.ticket)
             waited = f"after {now - request.queued_at:.1f} s in the queue"
-            retry_after_s = model.retry_after_s(now=now)
+            retry_after_s = model.retry_after_s(request.priority, now=now)
             if model.is_ready():
-                error = ApiError(Reason.OVERLOADED, f"no worker had room {waited}", retry_after_s=retry_after_s)
+                message = f"no worker had room {waited}{_place_text(model, position, now)}"
+                error = ApiError(Reason.OVERLOADED, message, retry_after_s=retry_after_s)
             else:
                 error = ApiError(Reason.MODEL_NOT_READY, f"no worker was ready {waited}", retry_after_s=retry_after_s)
             yield Reject(request, error)
@@ -313,9 +454,17 @@ class Dispatcher:
 
     def _impossible(self, request: Request, model: Model, now: float) -> ApiError | None:
         """The error of a request that no worker could take even if it were idle."""
-        if request.excluded and model.workers and all(w.worker_id in request.excluded for w in model.workers):
-            message = "every worker of this model has refused or failed this request"
-            return ApiError(Reason.OVERLOADED, message, retry_after_s=model.retry_after_s(now=now))
+        if (held := self._held(request, now)) is not None:
+            return held
+        excluded = request.excluded
+        if isinstance(excluded, AllBut):
+            # One that has not been met yet may come.
+            is_refused = excluded.worker_id in excluded.also
+        else:
+            is_refused = bool(excluded and model.workers) and all(w.worker_id in excluded for w in model.workers)
+        if is_refused:
+            message = "every worker that may have this request has refused or failed it, or is excluded by its caller"
+            return ApiError(Reason.OVERLOADED, message, retry_after_s=model.retry_after_s(request.priority, now=now))
         if request.num_choices == 1:
             return None
         ready = [worker for worker in model.workers if worker.is_ready]
@@ -324,6 +473,64 @@ class Dispatcher:
         most = max(worker.info.max_running + worker.info.max_waiting for worker in ready)
         message = f"a worker of this model takes at most {most} choices at once, got {request.num_choices}"
         return ApiError(Reason.UNSUPPORTED_VALUE, message, "n")
+
+    def _held(self, request: Request, now: float) -> ApiError | None:
+        """The error of a request whose prompt is in quarantine."""
+        if not request.prompt_hash or not self.quarantine.holds_any(now=now):
+            return None
+        held_s = self.quarantine.held_for_s(PromptKey(request.model, request.prompt_hash), now=now)
+        if not held_s:
+            return None
+        message = f"two workers were lost while they ran this prompt; it is not tried again for {held_s:.0f} s"
+        return ApiError(Reason.WORKER_FAILED, message, retry_after_s=held_s)
+
+    def _judge(self, worker: Worker, lease: Lease, outcome: ReleaseOutcome, *, died: bool, now: float) -> None:
+        """What the end of a lease says of its worker and its prompt."""
+        if outcome is ReleaseOutcome.FAILED and worker.report.draining:
+            outcome = ReleaseOutcome.CANCELLED  # it goes as it has said, and what it cannot finish goes with it
+        if lease.prompt_hash:
+            key, instance_id = PromptKey(lease.model, lease.prompt_hash), worker.info.instance_id
+            if outcome is ReleaseOutcome.OK:
+                self.quarantine.finished(key, now=now)
+            elif outcome is ReleaseOutcome.FAILED:
+                if self.quarantine.is_suspect(key, instance_id, now=now):
+                    outcome = ReleaseOutcome.CANCELLED  # it fails everywhere: not this worker's fault
+                self.quarantine.failed(key, instance_id, died=died, now=now)
+        if worker.breaker.released(lease.lease_id, outcome, dispatched_at=lease.dispatched_at, now=now):
+            self._breaker_turned(worker, now)
+
+    def _breaker_turned(self, worker: Worker, now: float) -> None:
+        state = worker.breaker.state
+        self._turned.append(BreakerTurned(worker.worker_id, state))
+        if state is BreakerState.CLOSED:
+            worker.slow_start.begin(now=now)
+        self._reassess(worker)
+
+    def _advance(self, now: float) -> None:
+        for worker in list(self._recovering.values()):
+            deadline = worker.next_health_deadline
+            if deadline is not None and deadline <= now:
+                if worker.advance(now=now):
+                    self._breaker_turned(worker, now)
+                else:
+                    self._reassess(worker)
+
+    def _reassess(self, worker: Worker) -> None:
+        """How much a worker may be given has changed, and with it what others of its models must take."""
+        self._fleet.touch(worker)
+        if worker.next_health_deadline is None:
+            self._recovering.pop(worker.worker_id, None)
+        else:
+            self._recovering[worker.worker_id] = worker
+        self._reassess_models(worker)
+
+    def _reassess_models(self, worker: Worker) -> None:
+        for name in worker.info.models:
+            if (model := self._models.get(name)) is not None:
+                for other in model.compare_warmth():
+                    self._fleet.touch(other)
+                if model.queue:
+                    self._dirty[name] = model
 
     def _owner(self, owner: int) -> _Owner:
         state = self._owners.get(owner)
@@ -335,6 +542,11 @@ class Dispatcher:
         owner = self._owners.get(ticket.owner)
         return owner.waiting.pop(ticket, None) if owner is not None else None
 
+    def _abandon(self, lease: Lease) -> None:
+        self._abandoned.append(lease.lease_id)
+        _settle_unknown(lease)
+        self._forget_lease(lease)
+
     def _forget_lease(self, lease: Lease) -> None:
         del self._leases[lease.lease_id]
         self._owners[lease.ticket.owner].leases.discard(lease.lease_id)
@@ -345,6 +557,7 @@ class Dispatcher:
 
     def _touch(self, worker: Worker) -> None:
         """A worker may have gained room."""
+        self._fleet.touch(worker)
         for name in worker.info.models:
             model = self._models[name]
             if model.queue:
@@ -360,7 +573,9 @@ class Dispatcher:
     def _model(self, name: str) -> Model:
         model = self._models.get(name)
         if model is None:
-            model = self._models[name] = Model(name, self._limits)
+            model = self._models[name] = Model(
+                name, self._fleet, self._routing.policy_for(name), self._limits, self._ageing
+            )
         return model
 
     def _remove_from(self, model: Model, worker: Worker) -> None:
@@ -373,7 +588,32 @@ class Dispatcher:
             self._dirty.pop(model.name, None)
 
 
-def _urgency(model: Model) -> tuple[int, float]:
-    """Larger goes first where several models share workers."""
-    head = next(model.queue.heads(), None)
-    return (head.priority, -head.queued_at) if head is not None else (-1, 0.0)
+def _names(model: Model, allowed: Container[str] | None) -> Iterator[str]:
+    """The workers of a model, of those allowed (None: all)."""
+    return (worker.worker_id for worker in model.workers if allowed is None or worker.worker_id in allowed)
+
+
+def _without(model: Model, allowed: Container[str] | None, excluded: Excluded) -> set[str]:
+    return {name for name in _names(model, allowed) if name not in excluded}
+
+
+def _most_urgent(models: Mapping[str, Model], now: float) -> str:
+    """Of models that may share workers."""
+    return max(models, key=lambda name: models[name].queue.urgency(now=now))
+
+
+def _settle(lease: Lease, *, prompt_tokens: int, completion_tokens: int) -> None:
+    """Charge the tenant for what its request has cost in the end."""
+    if lease.debit is not None:
+        lease.debit.settle(prompt_tokens + completion_tokens)
+
+
+def _settle_unknown(lease: Lease) -> None:
+    """A lease has ended and nobody said how: its tenant pays for the prompt, if that is known to be computed."""
+    _settle(lease, prompt_tokens=lease.uncached_tokens if lease.has_first_token else 0, completion_tokens=0)
+
+
+def _place_text(model: Model, position: int, now: float) -> str:
+    text = f", with about {position} {'request' if position == 1 else 'requests'} before it"
+    wait_s = model.wait_s(position, now=now)
+    return text if wait_s is None else f"{text} ({wait_s:.0f} s at the present rate)"

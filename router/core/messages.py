@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inferway.blocks import KvEvent
 from inferway.errors import ApiError
 
@@ -18,6 +21,21 @@ class Ticket(NamedTuple):
 
     owner: int
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllBut:
+    """What a request for one worker excludes: everybody else, and that one too where it is in `also`."""
+
+    worker_id: str
+    also: frozenset[str] = frozenset()
+
+    def __contains__(self, worker_id: str) -> bool:
+        return worker_id != self.worker_id or worker_id in self.also
+
+
+# Workers that a request must not go to. Empty is false.
+Excluded = frozenset[str] | AllBut
 
 
 @dataclass(slots=True)
@@ -38,10 +56,18 @@ class Request:
     queued_at: float
     # The request leaves the queue at this time.
     deadline: float
-    # Workers that have refused or failed it already.
-    excluded: frozenset[str] = frozenset()
+    # Workers that have refused or failed it already, or that its caller will not have.
+    excluded: Excluded = frozenset()
     # Requests that will run beside each other on the worker, >= 1.
     num_choices: int = 1
+    # The tenant's share of its band, in relation to other tenants', > 0.
+    tenant_weight: float = 1.0
+    # Of all tokens of the prompt, with its salt; 0: unknown.
+    prompt_hash: int = 0
+    # Requests of one session like to meet on one worker; 0: of none.
+    session: int = 0
+    # Requests of the model that waited at its priority and above when it came; the dispatcher says so.
+    queued_behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +126,39 @@ class WorkerStatus(Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
+class Scored(NamedTuple):
+    """`terms` are the weighted costs in the order of the policy's scorers; `cost` is their sum."""
+
+    worker_id: str
+    cost: float
+    terms: tuple[float, ...]
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class Considered:
+    """How a decision came about. `removed` counts the candidates that each filter took out."""
+
+    policy: str
+    scorers: tuple[str, ...]
+    num_candidates: int
+    removed: Mapping[str, int]
+    # Of the best, a few, least cost first: ids, costs by scorer, and cached tokens. Most are never looked at.
+    workers: Sequence[str]
+    terms: Sequence[NDArray[np.float64]]
+    cached_tokens: NDArray[np.float64]
+
+    @property
+    def best(self) -> list[Scored]:
+        """The chosen one is among them, unless the picker took a worse one."""
+        found = []
+        for place, worker_id in enumerate(self.workers):
+            terms = tuple(float(term[place]) for term in self.terms)
+            found.append(Scored(worker_id, sum(terms), terms, int(self.cached_tokens[place])))
+        return found
+
+
+@dataclass(slots=True)
 class Dispatch:
     """The request goes to the worker, under the lease."""
 
@@ -111,6 +169,7 @@ class Dispatch:
     predicted_cached_tokens: int
     predicted_ttft_s: float
     queue_time_s: float
+    considered: Considered
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +181,33 @@ class Reject:
 
 
 Action = Dispatch | Reject
+
+
+class Place(NamedTuple):
+    """Where a request stands that waits."""
+
+    # About how many are dispatched before it.
+    position: int
+    # None while no rate of dispatches is known.
+    expected_wait_s: float | None
+
+
+class BandView(NamedTuple):
+    """The waiting requests of one priority."""
+
+    priority: int
+    requests: int
+    # Of their prompts.
+    tokens: int
+
+
+class TenantView(NamedTuple):
+    """The waiting requests of one tenant."""
+
+    tenant_id: str
+    requests: int
+    # Of prompts and expected completions.
+    tokens: int
 
 
 class QueueView(NamedTuple):

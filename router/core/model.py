@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
 from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
+from .demand import Demand
+from .fleet import Fleet, Floats, Reading, Rows
 from .index import PrefixIndex
-from .queue import QueueLimits, WaitingQueue
-from .rate import DecayingRate
+from .messages import Place, Request, Ticket
+from .placement.candidates import Candidates, Pool
+from .placement.policies import Policy
+from .queue import Ageing, QueueLimits, WaitingQueue
+from .rate import DrainRate
 from .worker import Worker
 
 # Blocks that the index keeps for a worker whose KV capacity is unknown.
 _DEFAULT_CAPACITY_BLOCKS = 16_384
+_SUMMED = [Reading._fields.index(name) for name in ("is_open", "load", "prefill_rate")]
 _RETRY_AFTER_S = (1.0, 60.0)
 # Before any rate of dispatches is known.
 _DEFAULT_RETRY_AFTER_S = 5.0
 
 
+@dataclass(slots=True)
+class Hits:
+    """Tokens of prompts that were computed, and of them those predicted to be cached and those found cached."""
+
+    prompt_tokens: int = 0
+    predicted_tokens: int = 0
+    actual_tokens: int = 0
+
+    def add(self, *, prompt: int, predicted: int, actual: int) -> None:
+        self.prompt_tokens += prompt
+        self.predicted_tokens += predicted
+        self.actual_tokens += actual
+
+
 class Model:
-    def __init__(self, name: str, limits: QueueLimits) -> None:
+    def __init__(self, name: str, fleet: Fleet, policy: Policy, limits: QueueLimits, ageing: Ageing) -> None:
         self.name = name
-        self.queue = WaitingQueue(limits)
+        self.policy = policy
+        self.queue = WaitingQueue(limits, ageing)
         self.index = PrefixIndex()
         self.workers: list[Worker] = []
-        # Requests a second.
-        self.dispatch_rate = DecayingRate()
+        # Prompt tokens that nobody had cached.
+        self.demand = Demand()
+        self._fleet = fleet
+        # By the order of `workers`: rows in the fleet's table, numbers in the index, and tokens of a block.
+        self._rows: Rows = np.empty(0, np.intp)
+        self._numbers: Rows = np.empty(0, np.intp)
+        self._block_sizes: Floats = np.empty(0)
+        self.drain_rate = DrainRate()
+        self.hits = Hits()
 
     @property
     def is_unused(self) -> bool:
@@ -36,16 +69,61 @@ class Model:
     def add_worker(self, worker: Worker) -> None:
         self.workers.append(worker)
         self.size_index(worker)
+        self._arrange()
 
     def remove_worker(self, worker: Worker) -> None:
         self.workers.remove(worker)
         self.index.forget(worker.worker_id)
+        worker.warmest.pop(self.name, None)
+        self._arrange()
+
+    def compare_warmth(self) -> Iterator[Worker]:
+        """Tell each worker of the warmest; gives those for whom that is new. To be called when one has changed."""
+        warmest = max((worker.warmth for worker in self.workers), default=0)
+        for worker in self.workers:
+            if worker.warmest.get(self.name) != warmest:
+                worker.warmest[self.name] = warmest
+                yield worker
 
     def size_index(self, worker: Worker) -> None:
         """Bound the worker's part of the index by its KV capacity."""
         total = worker.kv_total_tokens
         blocks = _DEFAULT_CAPACITY_BLOCKS if total is None else total // worker.info.models[self.name]
         self.index.add_worker(worker.worker_id, capacity_blocks=blocks)
+
+    def candidates(self, request: Request, allowed: Container[str] | None, *, now: float) -> Candidates | None:
+        """The workers that have room for the request now, of those `allowed` (None: all); None if there are none.
+
+        An idle worker takes whatever it could ever take: what is too large for its slots or its KV cache would
+        otherwise wait for a room that never comes, and the engine knows best.
+        """
+        if not self.workers:
+            return None
+        table = self._fleet.table(self._rows)
+        readings = Reading(*table)
+        choices = request.num_choices
+        growth = readings.kv_growth_share * (request.expected_tokens * choices)
+        fits = readings.kv_promised + growth <= readings.kv_total - request.prompt_tokens
+        has_room = (fits & (readings.load <= readings.slots - choices)) | (
+            (readings.load == 0.0) & (readings.could_take >= choices)
+        )
+        (places,) = (has_room & (readings.is_open > 0.0)).nonzero()
+        if allowed is not None:
+            places = np.array([at for at in places.tolist() if self.workers[at].worker_id in allowed], np.intp)
+        if not len(places):
+            return None
+        predicted = self.index.match(request.block_hashes)[self._numbers] * self._block_sizes
+        # Over those that are open, as is_open is 1.0 or 0.0.
+        num_open, load, rate = (table[_SUMMED] @ readings.is_open).tolist()
+        pool = Pool(
+            workers=self.workers,
+            table=table,
+            predicted_tokens=predicted,
+            mean_load=load / num_open,
+            utilisation=self.demand.per_second(now=now) / rate,
+            indexed_blocks=self._indexed_blocks,
+        )
+        return Candidates(request, pool, places)
 
     def take_kv_event(self, worker_id: str, event: KvEvent) -> None:
         match event:
@@ -56,10 +134,29 @@ class Model:
             case CacheCleared():
                 self.index.clear(worker_id)
 
-    def retry_after_s(self, *, now: float) -> float:
-        """When a request that is turned away now would find the present queue gone."""
-        rate = self.dispatch_rate.per_second(now=now)
-        if rate <= 0.0:
+    def _indexed_blocks(self, worker: Worker) -> int:
+        return self.index.blocks(worker.worker_id)
+
+    def _arrange(self) -> None:
+        """The workers, or what they say of themselves, have changed."""
+        self._rows = np.array([worker.row for worker in self.workers], np.intp)
+        self._numbers = np.array([self.index.number(worker.worker_id) for worker in self.workers], np.intp)
+        self._block_sizes = np.array([worker.info.models[self.name] for worker in self.workers], np.float64)
+
+    def place(self, ticket: Ticket, *, now: float) -> Place | None:
+        """None for a ticket that does not wait here."""
+        position = self.queue.position(ticket)
+        return Place(position, self.wait_s(position, now=now)) if position is not None else None
+
+    def wait_s(self, position: int, *, now: float) -> float | None:
+        """When a request that has so many before it is dispatched, if the queue drains as lately; None if unknown."""
+        rate = self.drain_rate.per_second(now=now)
+        return (position + 1) / rate if rate > 0.0 else None
+
+    def retry_after_s(self, priority: int, *, now: float) -> float:
+        """When a request that is turned away now would find those gone that wait at its priority and above."""
+        wait_s = self.wait_s(self.queue.num_from(priority), now=now)
+        if wait_s is None:
             return _DEFAULT_RETRY_AFTER_S
         least, most = _RETRY_AFTER_S
-        return min(most, max(least, (len(self.queue) + 1) / rate))
+        return min(most, max(least, wait_s))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from .books import Books
-from .messages import Report, Request, WorkerInfo, WorkerStatus
+from hashlib import blake2b
+from math import inf
+
+from .books import Books, Lease
+from .fleet import Reading
+from .health import TRUSTING, Breaker, BreakerState, HealthRules, SlowStart
+from .messages import Report, WorkerInfo, WorkerStatus
 
 # Requests handed to a worker beyond its batch, as a share of the batch and at least one: the next request is already
 # there when a slot falls free, and the rest still waits where priority orders it.
@@ -19,9 +24,13 @@ _MEAN_WEIGHT = 0.1
 class Worker:
     """Public attributes are read by policies and snapshots; only the dispatcher calls what changes them."""
 
-    def __init__(self, info: WorkerInfo) -> None:
+    def __init__(self, info: WorkerInfo, rules: HealthRules = TRUSTING) -> None:
         self.worker_id = info.worker_id
         self.info = info
+        self.breaker = Breaker(rules)
+        self.slow_start = SlowStart(rules)
+        # By model, how warm the warmest worker is that takes what a slow start keeps from this one.
+        self.warmest: dict[str, int] = {}
         self.report = Report(info.instance_id)
         self.books = Books()
         self.status = WorkerStatus.READY
@@ -34,13 +43,21 @@ class Worker:
         # where a caller sets no limit.
         self.mean_length_share = 1.0
         self.is_withdrawn = False
-        self._is_lost = False
+        self.is_drained = False
+        # As one that was lost: whoever has just come begins slowly.
+        self._is_lost = True
+        # Share of the cached tokens that were predicted which it had in truth, a moving mean.
+        self.trust = 1.0
+        # Its place in the fleet's table.
+        self.row = -1
         self._next_event_seq: int | None = None
         self.describe(info)
 
     def describe(self, info: WorkerInfo) -> None:
         """The worker is there (again)."""
         self.info = info
+        if self._is_lost:
+            self.slow_start.begin()
         self._is_lost = False
         self.slots = info.max_running + min(info.max_waiting, max(1, int(info.max_running * _QUEUED_SHARE)))
         self._derive()
@@ -60,8 +77,13 @@ class Worker:
         self._derive()
 
     def withdraw(self, withdrawn: bool) -> None:
-        """Nothing new for it, by the operator's or the resolver's will."""
+        """Nothing new for it, because its address has gone."""
         self.is_withdrawn = withdrawn
+        self._derive()
+
+    def drain(self, drained: bool) -> None:
+        """Nothing new for it, by the operator's will."""
+        self.is_drained = drained
         self._derive()
 
     def note_finished(self, seconds: float, *, completion_tokens: int, expected_tokens: int) -> None:
@@ -71,39 +93,74 @@ class Worker:
         length_share = min(1.0, completion_tokens / expected_tokens)
         self.mean_length_share += _MEAN_WEIGHT * (length_share - self.mean_length_share)
 
+    def note_cached(self, *, predicted: int, actual: int) -> None:
+        """What the index said of a prompt's cached tokens, and what the engine found."""
+        if predicted > 0:
+            self.trust += _MEAN_WEIGHT * (min(1.0, actual / predicted) - self.trust)
+
     @property
     def is_ready(self) -> bool:
-        return self.status is WorkerStatus.READY
+        return self.status is WorkerStatus.READY and self.breaker.state is not BreakerState.OPEN
+
+    @property
+    def warmth(self) -> int:
+        """How far it can take what others cannot; 0 for one that is away or on trial."""
+        is_in_service = self.status is WorkerStatus.READY and self.breaker.state is BreakerState.CLOSED
+        return self.slow_start.warmth if is_in_service else 0
+
+    @property
+    def slots_now(self) -> int:
+        """Requests that it has at most, as far along as its slow start is; its breaker may let none or one through."""
+        return self.slow_start.slots(self.slots, warmest=max(self.warmest.values(), default=0))
+
+    @property
+    def next_health_deadline(self) -> float | None:
+        """When `advance` has something to do."""
+        deadlines = (self.breaker.next_deadline, self.slow_start.next_deadline)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def advance(self, *, now: float) -> bool:
+        """Let time pass for its health; returns whether the breaker has changed its state."""
+        self.slow_start.advance(now=now)
+        return self.breaker.advance(now=now)
+
+    def weight_for(self, session: int) -> int:
+        """What decides whose session it is, the same at every router: the worker with the most has it."""
+        return int.from_bytes(
+            blake2b(self.worker_id.encode(), key=session.to_bytes(8, "big"), digest_size=6).digest(), "big"
+        )
+
+    def open_lease(self, lease: Lease) -> None:
+        self.books.open(lease)
+        self.breaker.dispatched(lease.lease_id)
 
     def could_ever_take(self, num_choices: int) -> bool:
         return num_choices <= self.info.max_running + self.info.max_waiting
 
-    def has_room(self, request: Request) -> bool:
-        """Whether the request may be sent now.
-
-        An idle worker takes whatever it could ever take: what is too large for its slots or its KV cache would
-        otherwise wait for a room that never comes, and the engine knows best.
-        """
-        if self.status is not WorkerStatus.READY:
-            return False
-        load = self.books.load
-        if load == 0:
-            return self.could_ever_take(request.num_choices)
-        if load + request.num_choices > self.slots:
-            return False
-        total = self.kv_total_tokens
-        if total is None:
-            return True
-        prompts = self.books.uncached_tokens + request.prompt_tokens
-        lengths = self.books.expected_completion_tokens + request.expected_tokens * request.num_choices
-        growth = lengths * self.mean_length_share * _GROWING_SHARE
-        return self.report.kv_used_tokens + prompts + growth <= total
+    def reading(self) -> Reading[float]:
+        books, info = self.books, self.info
+        growth_share = self.mean_length_share * _GROWING_SHARE
+        promised = books.uncached_tokens + books.expected_completion_tokens * growth_share
+        return Reading(
+            is_open=self.status is WorkerStatus.READY and self.breaker.admits,
+            load=books.load,
+            slots=self.slots_now,
+            max_running=info.max_running,
+            could_take=info.max_running + info.max_waiting,
+            kv_total=self.kv_total_tokens or inf,
+            kv_promised=self.report.kv_used_tokens + promised,
+            kv_growth_share=growth_share,
+            pending_tokens=books.pending_tokens,
+            prefill_rate=self.prefill_rate,
+            mean_lease_s=self.mean_lease_s,
+            trust=self.trust,
+        )
 
     def _derive(self) -> None:
         report, info = self.report, self.info
         if self._is_lost:
             self.status = WorkerStatus.LOST
-        elif self.is_withdrawn or report.draining:
+        elif self.is_withdrawn or self.is_drained or report.draining:
             self.status = WorkerStatus.DRAINING
         else:
             self.status = WorkerStatus.READY

@@ -476,7 +476,7 @@ async def test_a_stalled_worker_is_aborted_and_not_heard_any_more(scripts: str) 
 async def test_a_stall_on_every_worker_is_an_error_that_hurts_nobody_else(scripts: str) -> None:
     """Lost twice before the first token: 500 with x-should-retry, and the late output finds nobody."""
     with Mesh(workers=[worker_args(scripts)] * 2, gateway_args=["--stall-s", "1"]) as mesh:
-        stream = await ask(mesh.gateway.address, "stuck")
+        stream = await ask(mesh.gateway.address, "stuck", messages=[{"role": "user", "content": "a prompt of its own"}])
         await until(lambda: stream.status, 20, "an answer")
         assert stream.status == 500
         assert b"x-should-retry: false" in stream.head.lower()

@@ -107,6 +107,11 @@ async def test_a_second_signal_ends_at_once() -> None:
         (["--listen", "0.0.0.0:0"], "refusing to listen on 0.0.0.0:0 without authentication"),
         (["--ops-listen", "0.0.0.0:0"], "refusing to listen on 0.0.0.0:0 without authentication"),
         (["--workers", "nowhere"], "--workers: must be host:port with a port from 1 to 65535, got 'nowhere'"),
+        (["--workers", "k8s:nowhere"], "--workers: must be k8s:NAMESPACE/SERVICE or "),
+        (
+            ["--kubernetes-api", "http://10.0.0.1"],
+            "--kubernetes-api: must be https://HOST[:PORT], or http://",
+        ),
         (["--workers", ""], "--workers: at least one address is needed, got none"),
         (["--listen", "127.0.0.1:99999"], "--listen: must be host:port with a port from 0 to 65535"),
         (["--internal-token-file", "does-not-exist"], "the internal token file is missing"),

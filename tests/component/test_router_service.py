@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -13,168 +11,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from inferway.api.v1 import router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
+from inferway.api.v1 import router_pb2
 from inferway.config import Secret
-from inferway.grpc_util import InternalToken, server
 from router.app import App
-from router.config import Config
 from router.sources import DnsName
+from tests.support.router_harness import StubWorker, connected, gateway, in_flight, router, status, submit
 from tests.support.waiting import PATIENCE_S, until
 
 _SERVICE = "inferway.api.v1.Router"
-
-
-class StubWorker(worker_pb2_grpc.WorkerServicer):
-    """The router's side of the worker contract, with a load that the test sets."""
-
-    def __init__(
-        self, worker_id: str = "a", *, instance_id: str = "1", max_running: int = 1, models: str = "m"
-    ) -> None:
-        self.description = worker_pb2.DescribeResponse(
-            worker_id=worker_id,
-            instance_id=instance_id,
-            engine="stub",
-            models=[worker_pb2.Model(name=name, block_size=4) for name in models],
-            max_running=max_running,
-            prefill_tokens_per_s=1000.0,
-        )
-        self.watchers: list[asyncio.Queue[worker_pb2.WorkerReport]] = []
-        self.port = 0
-
-    async def Describe(self, request: worker_pb2.DescribeRequest, context: Any) -> worker_pb2.DescribeResponse:
-        return self.description
-
-    async def Watch(self, request: worker_pb2.WatchRequest, context: Any) -> AsyncIterator[worker_pb2.WorkerReport]:
-        reports: asyncio.Queue[worker_pb2.WorkerReport] = asyncio.Queue()
-        self.watchers.append(reports)
-        try:
-            yield self.make_report()
-            while True:
-                yield await reports.get()
-        finally:
-            self.watchers.remove(reports)
-
-    def make_report(self, **values: Any) -> worker_pb2.WorkerReport:
-        info = self.description
-        return worker_pb2.WorkerReport(worker_id=info.worker_id, instance_id=info.instance_id, **values)
-
-    def report(self, **values: Any) -> None:
-        for reports in self.watchers:
-            reports.put_nowait(self.make_report(**values))
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @asynccontextmanager
-    async def serving(self, token: str = "") -> AsyncIterator[StubWorker]:
-        """Served on one port, the same one when it is served again."""
-        target = server(InternalToken(token))
-        worker_pb2_grpc.add_WorkerServicer_to_server(self, target)
-        self.port = target.add_insecure_port(f"127.0.0.1:{self.port}")
-        await target.start()
-        try:
-            yield self
-        finally:
-            await target.stop(None)
-
-
-class Gateway:
-    """One Dispatch stream; replies are read in the background."""
-
-    def __init__(self, stub: router_pb2_grpc.RouterStub) -> None:
-        self.leases: dict[int, router_pb2.Lease] = {}
-        self.order: list[int] = []
-        self.rejections: dict[int, router_pb2.Rejected] = {}
-        self.replies = 0
-        self._call = stub.Dispatch()
-        self._reader = asyncio.create_task(self._read())
-
-    async def send(self, **parts: Any) -> None:
-        await self._call.write(router_pb2.DispatchRequest(**parts))
-
-    async def submit(self, ticket: int, **values: Any) -> None:
-        await self.send(submits=[submit(ticket, **values)])
-
-    async def lease(self, ticket: int) -> router_pb2.Lease:
-        await until(lambda: ticket in self.leases)
-        return self.leases[ticket]
-
-    async def rejection(self, ticket: int) -> router_pb2.Rejected:
-        await until(lambda: ticket in self.rejections)
-        return self.rejections[ticket]
-
-    async def release(self, lease_id: int) -> None:
-        await self.send(releases=[router_pb2.Release(lease_id=lease_id, outcome=router_pb2.RELEASE_OUTCOME_OK)])
-
-    async def close(self) -> None:
-        self._call.cancel()
-        await asyncio.wait({self._reader})
-        if not self._reader.cancelled():
-            self._reader.exception()
-
-    async def _read(self) -> None:
-        async for reply in self._call:
-            self.replies += 1
-            for lease in reply.leases:
-                assert lease.ticket not in self.leases
-                self.leases[lease.ticket] = lease
-                self.order.append(lease.ticket)
-            for rejected in reply.rejections:
-                self.rejections[rejected.ticket] = rejected
-
-
-def submit(ticket: int, **values: Any) -> router_pb2.Submit:
-    defaults: dict[str, Any] = {
-        "request_id": f"r{ticket}",
-        "model": "m",
-        "tenant_id": "t",
-        "priority": 5,
-        "prompt_tokens": 9,
-        "expected_tokens": 4,
-        "queue_timeout_ms": 60_000,
-        "num_choices": 1,
-    }
-    return router_pb2.Submit(ticket=ticket, **(defaults | values))
-
-
-@asynccontextmanager
-async def router(*workers: str, **values: Any) -> AsyncIterator[App]:
-    resolver = values.pop("resolver", None)
-    extra = {"resolver": resolver} if resolver is not None else {}
-    config = Config(listen="127.0.0.1:0", ops_listen="127.0.0.1:0", name="router-1", workers=workers, **values)
-    app = App(config, resolve_interval_s=0.05, **extra)
-    try:
-        await app.listen()
-        yield app
-    finally:
-        await app.close()
-
-
-@asynccontextmanager
-async def connected(app: App, token: str = "") -> AsyncIterator[router_pb2_grpc.RouterStub]:
-    async with grpc.aio.insecure_channel(app.address) as channel:
-        yield router_pb2_grpc.RouterStub(channel)
-
-
-@asynccontextmanager
-async def gateway(app: App) -> AsyncIterator[Gateway]:
-    async with connected(app) as stub:
-        gateway = Gateway(stub)
-        try:
-            yield gateway
-        finally:
-            await gateway.close()
-
-
-def status(app: App, worker_id: str = "a") -> str:
-    worker = app.dispatcher.worker(worker_id)
-    return worker.status.value if worker is not None else "unknown"
-
-
-def in_flight(app: App, worker_id: str = "a") -> int:
-    worker = app.dispatcher.worker(worker_id)
-    return worker.books.requests_in_flight if worker is not None else 0
 
 
 async def get(app: App, path: str) -> tuple[int, str]:
@@ -225,6 +69,46 @@ async def test_a_message_is_decided_as_a_whole() -> None:
         await gw.lease(3)
         assert gw.order == [2, 3]
         assert gw.replies == 1
+
+
+async def test_tenants_share_by_their_weights() -> None:
+    """A tenant of weight 2 gets two requests for each one of a tenant that has said nothing of its weight."""
+    async with StubWorker().serving() as worker, router(worker.address) as app, gateway(app) as gw:
+        await gw.submit(1, tenant_id="other")
+        lease = await gw.lease(1)
+        waiting = [submit(ticket, tenant_id="a") for ticket in range(2, 5)]
+        waiting += [submit(ticket, tenant_id="b", tenant_weight=2.0) for ticket in range(5, 11)]
+        await gw.send(submits=waiting)
+        for count in range(2, 11):
+            await gw.send(
+                releases=[
+                    router_pb2.Release(
+                        lease_id=lease.lease_id, outcome=router_pb2.RELEASE_OUTCOME_OK, completion_tokens=4
+                    )
+                ]
+            )
+            await until(lambda: len(gw.order) == count)  # noqa: B023
+            lease = gw.leases[gw.order[-1]]
+        assert gw.order == [1, 2, 5, 6, 3, 7, 8, 4, 9, 10]
+
+
+async def test_bounds_of_a_band_and_ageing_are_options() -> None:
+    """A full priority refuses its own newcomers; a request that has waited long enough goes before higher ones."""
+    values = {"queue_band_limit_requests": 2, "queue_ageing_s": 0.001, "queue_aged_share": 1.0}
+    async with StubWorker().serving() as worker, router(worker.address, **values) as app, gateway(app) as gw:
+        await gw.submit(1)
+        lease = await gw.lease(1)
+        await gw.submit(2, priority=0)
+        await gw.submit(3, priority=0)
+        await gw.submit(4, priority=0)
+        assert "2 requests wait at priority 0, the limit is 2" in (await gw.rejection(4)).error.message
+        await gw.submit(5, priority=9)
+        await until(lambda: app.dispatcher.num_waiting == 3)
+        await asyncio.sleep(0.02)  # more than the nine intervals that bring a request from 0 to 9
+        for ticket in (2, 3, 5):
+            await gw.release(lease.lease_id)
+            lease = await gw.lease(ticket)
+        assert gw.order == [1, 2, 3, 5]
 
 
 async def test_a_cancelled_request_is_not_dispatched() -> None:
@@ -311,6 +195,10 @@ async def test_malformed_submissions_are_refused_by_ticket() -> None:
         ({"tenant_id": "x" * 300}, "tenant_id", "at most 256 characters, got 300"),
         ({"block_hashes": [1] * 10}, "block_hashes", "at most prompt_tokens (9), got 10"),
         ({"excluded_workers": ["w"] * 65}, "excluded_workers", "at most 64, got 65"),
+        ({"tenant_weight": -1.0}, "tenant_weight", "from 0.001 to 1000.0, got -1.0"),
+        ({"tenant_weight": 1e-4}, "tenant_weight", "from 0.001 to 1000.0, got 0.0001"),
+        ({"tenant_weight": float("inf")}, "tenant_weight", "from 0.001 to 1000.0, got inf"),
+        ({"tenant_weight": float("nan")}, "tenant_weight", "from 0.001 to 1000.0, got nan"),
         ({"num_choices": 2}, "n", "at most 1 choices at once, got 2"),
     ]
     async with StubWorker().serving() as worker, router(worker.address) as app, gateway(app) as gw:
@@ -463,6 +351,46 @@ async def test_snapshots_come_at_once_and_on_every_change() -> None:
                     break
         call.cancel()
         assert seen[-2:] == [router_pb2.WORKER_STATUS_READY, router_pb2.WORKER_STATUS_DRAINING]
+
+
+async def test_snapshots_show_breakers() -> None:
+    """Releases that blame the worker open its breaker, which makes a snapshot; a request for that worker waits."""
+    stub_worker = StubWorker(max_running=8)
+    async with stub_worker.serving(), router(stub_worker.address) as app, gateway(app) as caller:
+        await until(lambda: status(app) == "ready")
+        for ticket in range(5):
+            await caller.submit(ticket, pinned_worker="a")
+            lease = await caller.lease(ticket)
+            failed = router_pb2.Release(lease_id=lease.lease_id, outcome=router_pb2.RELEASE_OUTCOME_FAILED, died=True)
+            await caller.send(releases=[failed])
+        async with connected(app) as stub:
+            async for snapshot in stub.Snapshot(router_pb2.SnapshotRequest(interval_ms=100)):
+                (state,) = snapshot.workers
+                if state.breaker == router_pb2.BREAKER_STATE_OPEN:
+                    break
+        assert (state.status, state.slots) == (router_pb2.WORKER_STATUS_READY, 8)
+        await caller.submit(9, pinned_worker="a")
+        await caller.lease(9)
+        assert app.dispatcher.worker("a").breaker.state.value == "half_open"  # type: ignore[union-attr]
+
+
+async def test_a_prompt_that_two_workers_died_of_is_refused() -> None:
+    """Told apart by the hash in the submission, with the reason that gateways know."""
+    one, two = (StubWorker(name, instance_id=name) for name in "ab")
+    async with one.serving(), two.serving(), router(one.address, two.address) as app, gateway(app) as caller:
+        await until(lambda: status(app, "a") == status(app, "b") == "ready")
+        for ticket, name in enumerate("ab"):
+            await caller.submit(ticket, pinned_worker=name, prompt_hash=77)
+            lease = await caller.lease(ticket)
+            assert lease.worker_id == name
+            died = router_pb2.Release(lease_id=lease.lease_id, outcome=router_pb2.RELEASE_OUTCOME_FAILED, died=True)
+            await caller.send(releases=[died])
+        await caller.submit(7, prompt_hash=77)
+        refused = await caller.rejection(7)
+        assert refused.error.reason == "worker_failed"
+        assert 0 < refused.error.retry_after_ms <= 60_000
+        await caller.submit(8, prompt_hash=78)
+        await caller.lease(8)
 
 
 async def test_snapshots_show_queues_at_each_interval() -> None:

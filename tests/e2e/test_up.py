@@ -283,3 +283,14 @@ async def test_two_meshes_run_side_by_side() -> None:
             answer = await probe.get(mesh.port, "/health/ready")
             assert answer is not None
             assert answer.status == 200
+
+
+async def test_other_commands_find_it(tmp_path: Path) -> None:
+    """`status` of the same user asks this router without a flag, with the token that only this mesh has."""
+    async with up_in(str(tmp_path), "--engine", "scripted") as mesh:
+        await mesh.serving()
+        command = f"TMPDIR={tmp_path} {sys.executable} -m inferway status --json"
+        (router,) = json.loads(await output_of("sh", "-c", command))["routers"]
+        assert [worker["status"] for worker in router["workers"]] == ["ready"]
+        mesh.process.send_signal(signal.SIGINT)
+        assert await mesh.finished() == 0

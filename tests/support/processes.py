@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -114,10 +114,13 @@ class Process:
 
 
 class Mesh:
-    """Workers, a router and a gateway, as one installation. Everything is a real process on loopback.
+    """Workers, routers and gateways, one of each unless told otherwise. Everything is a real process on loopback.
 
-    `python` is the interpreter of all of it, `worker_python` that of the workers, whose engine may need an environment
-    of its own; `start_timeout_s` is how long they may take to load their models.
+    `router` and `gateway` are the first ones.
+
+    `router_workers` makes the router's --workers of their addresses. `python` is the interpreter of all of it,
+    `worker_python` that of the workers, whose engine may need an environment of its own; `start_timeout_s` is how long
+    they may take to load their models.
     """
 
     def __init__(
@@ -127,6 +130,9 @@ class Mesh:
         router_args: Sequence[str] = (),
         gateway_args: Sequence[str] = (),
         with_router: bool = True,
+        num_routers: int = 1,
+        num_gateways: int = 1,
+        router_workers: Callable[[Sequence[str]], str] = ",".join,
         python: str | Path = sys.executable,
         worker_python: str | Path | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
@@ -137,10 +143,12 @@ class Mesh:
         self._start_timeout_s = start_timeout_s
         self._router_args = router_args
         self._gateway_args = gateway_args
-        self._with_router = with_router
+        self._num_routers = num_routers if with_router else 0
+        self._num_gateways = num_gateways
+        self._router_workers = router_workers
         self.workers: list[Process] = []
-        self.router: Process | None = None
-        self.gateway: Process
+        self.routers: list[Process] = []
+        self.gateways: list[Process] = []
         # Killed, and followed by another at the same address; their logs are still of interest.
         self._predecessors: list[Process] = []
 
@@ -154,18 +162,29 @@ class Mesh:
 
     def _start(self) -> None:
         self.workers = [start_worker(*args, python=self._worker_python) for args in self._worker_args]
-        flags = ["--workers", self._worker_addresses()]
-        if self._with_router:
-            self.router = self._start_router("127.0.0.1:0")
-            flags = ["--routers", self.router.address]
-        self.gateway = Process("gateway", "--listen", "127.0.0.1:0", *flags, *self._gateway_args, python=self._python)
+        flags = ["--workers", ",".join(self._worker_addresses())]
+        for _ in range(self._num_routers):
+            self.routers.append(self._start_router("127.0.0.1:0"))
+            flags = ["--routers", ",".join(router.address for router in self.routers)]
+        flags += ["--listen", "127.0.0.1:0", *self._gateway_args]
+        for _ in range(self._num_gateways):
+            self.gateways.append(Process("gateway", *flags, python=self._python))
         self.wait_ready()
 
-    def _worker_addresses(self) -> str:
-        return ",".join(worker.address for worker in self.workers)
+    @property
+    def router(self) -> Process | None:
+        return self.routers[0] if self.routers else None
+
+    @property
+    def gateway(self) -> Process:
+        return self.gateways[0]
+
+    def _worker_addresses(self) -> list[str]:
+        return [worker.address for worker in self.workers]
 
     def _start_router(self, listen: str) -> Process:
-        flags = ("--listen", listen, "--ops-listen", "127.0.0.1:0", "--workers", self._worker_addresses())
+        workers = self._router_workers(self._worker_addresses())
+        flags = ("--listen", listen, "--ops-listen", "127.0.0.1:0", "--workers", workers)
         return Process("router", *flags, *self._router_args, python=self._python)
 
     def start_worker_again(self, index: int) -> Process:
@@ -176,34 +195,34 @@ class Mesh:
         self._predecessors.append(old)
         return self.workers[index]
 
-    def start_router_again(self) -> Process:
-        """Follow the router that was killed, at the same gRPC address; health and metrics get a new one."""
-        old = self.router
-        assert old is not None
+    def start_router_again(self, index: int = 0) -> Process:
+        """Follow a router that was killed, at the same gRPC address; health and metrics get a new one."""
+        old = self.routers[index]
         assert old.popen.poll() is not None
-        self.router = self._start_router(old.address)
+        self.routers[index] = self._start_router(old.address)
         self._predecessors.append(old)
-        return self.router
+        return self.routers[index]
 
     def wait_ready(self) -> None:
-        """Until each part has found all others; the gateway alone is ready with its first worker."""
+        """Until each part has found all others; a gateway alone is ready with its first worker."""
+
+        def has_found_all(gateway: Process) -> bool:
+            status, state = http_json(f"http://{gateway.address}/health/ready")
+            has_its_routers = len(state["routers"]) == len(self.routers)
+            return status == 200 and has_its_routers and state["workers"] == len(self.workers)
 
         def is_whole() -> bool:
-            if self.router is not None and http_json(f"http://{self.router.ops_address}/health/ready")[0] != 200:
-                return False
-            status, state = http_json(self.url("/health/ready"))
-            has_its_router = state["fallback"] == (self.router is None)
-            return status == 200 and has_its_router and state["workers"] == len(self.workers)
+            pages = [f"http://{router.ops_address}/health/ready" for router in self.routers]
+            return all(http_json(page)[0] == 200 for page in pages) and all(map(has_found_all, self.gateways))
 
-        wait_until(is_whole, self._start_timeout_s, "gateway, router and all workers have found each other")
+        wait_until(is_whole, self._start_timeout_s, "gateways, routers and all workers have found each other")
 
     def url(self, path: str = "") -> str:
         return f"http://{self.gateway.address}{path}"
 
     def processes(self) -> list[Process]:
         """All of this installation, those that were killed included."""
-        found = [getattr(self, "gateway", None), self.router, *self.workers, *self._predecessors]
-        return [process for process in found if process is not None]
+        return [*self.gateways, *self.routers, *self.workers, *self._predecessors]
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

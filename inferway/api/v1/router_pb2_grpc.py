@@ -44,6 +44,16 @@ class RouterStub:
                 request_serializer=inferway_dot_api_dot_v1_dot_router__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=inferway_dot_api_dot_v1_dot_router__pb2.SnapshotResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/inferway.api.v1.Router/Explain',
+                request_serializer=inferway_dot_api_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=inferway_dot_api_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/inferway.api.v1.Router/Drain',
+                request_serializer=inferway_dot_api_dot_v1_dot_router__pb2.DrainRequest.SerializeToString,
+                response_deserializer=inferway_dot_api_dot_v1_dot_router__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServicer:
@@ -64,6 +74,21 @@ class RouterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """What was decided for a request, and what became of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Takes a worker out, or back, and tells what still runs there. Holds for the worker's name at this router until it is
+        taken back or the router ends. NOT_FOUND, with the names that there are, for a worker that is not here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RouterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +101,16 @@ def add_RouterServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=inferway_dot_api_dot_v1_dot_router__pb2.SnapshotRequest.FromString,
                     response_serializer=inferway_dot_api_dot_v1_dot_router__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=inferway_dot_api_dot_v1_dot_router__pb2.ExplainRequest.FromString,
+                    response_serializer=inferway_dot_api_dot_v1_dot_router__pb2.ExplainResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=inferway_dot_api_dot_v1_dot_router__pb2.DrainRequest.FromString,
+                    response_serializer=inferway_dot_api_dot_v1_dot_router__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +167,60 @@ class Router:
             '/inferway.api.v1.Router/Snapshot',
             inferway_dot_api_dot_v1_dot_router__pb2.SnapshotRequest.SerializeToString,
             inferway_dot_api_dot_v1_dot_router__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferway.api.v1.Router/Explain',
+            inferway_dot_api_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
+            inferway_dot_api_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferway.api.v1.Router/Drain',
+            inferway_dot_api_dot_v1_dot_router__pb2.DrainRequest.SerializeToString,
+            inferway_dot_api_dot_v1_dot_router__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,7 +10,7 @@ import yaml
 
 from gateway.core.limits import Limits
 from gateway.core.naming import Naming, parse_models, pick
-from gateway.core.settings import SettingsError
+from inferway.settings import SettingsError
 
 
 def parse(text: str) -> Naming:

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from gateway.core.limits import Limits
-from gateway.core.settings import SettingsError
 from gateway.core.tenants import Caller, Directory, parse_tenants
 from inferway.errors import ApiError, Reason
+from inferway.settings import SettingsError
 
 
 def sha(key: str) -> str:
@@ -79,6 +79,14 @@ def test_models_by_any_of_their_names() -> None:
     assert Caller("t").may_use("anything")
 
 
+def test_the_weight_is_the_tenants() -> None:
+    """All its keys have it; where nothing is said it is 1."""
+    keys = f"keys: {{x: {{sha256: {sha('x')}}}, y: {{sha256: {sha('y')}}}}}"
+    directory = parse(f"tenants: {{heavy: {{weight: 2.5, {keys}}}, other: {{keys: {{z: {{sha256: {sha('z')}}}}}}}}}")
+    callers = [directory.find(key, now=0) for key in "xyz"]
+    assert [caller and caller.weight for caller in callers] == [2.5, 2.5, 1.0]
+
+
 @pytest.mark.parametrize(
     ("default", "highest", "asked", "tier", "priority"),
     [
@@ -114,6 +122,9 @@ def test_priorities(default: int, highest: int, asked: int | None, tier: str | N
         ("tenants: {t: {keys: {k: {sha256: abc}}}}", ["tenants.t.keys.k.sha256: Expected 'str' matching regex"]),
         ("tenants: {t: {keys: {k: {}}}}", ["tenants.t.keys.k: Mapping missing required field 'sha256'"]),
         ("tenants: {t: {priority: {highest: 10}}}", ["tenants.t.priority.highest: Expected 'int' <= 9"]),
+        ("tenants: {t: {weight: 0}}", ["tenants.t.weight: Expected 'float' >= 0.001"]),
+        ("tenants: {t: {weight: .inf}}", ["tenants.t.weight: Expected 'float' <= 1000"]),
+        ("tenants: {t: {weight: .nan}}", ["tenants.t.weight: Expected"]),
         (
             f"tenants: {{t: {{keys: {{k: {{sha256: {sha('x')}, priority: {{highest: 3}}}}}}}}}}",
             ["tenants.t.keys.k: the default priority 5 is above 3"],

@@ -8,7 +8,7 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.blocks import block_hashes
+from inferway.blocks import block_hashes, prompt_hash
 
 TOKENS = st.lists(st.integers(min_value=0, max_value=2**32 - 1), max_size=200)
 BLOCK_SIZES = st.integers(min_value=1, max_value=70)
@@ -64,3 +64,16 @@ def test_salts_separate() -> None:
 def test_every_block_depends_on_those_before_it() -> None:
     """The same tokens after another beginning have another hash."""
     assert block_hashes([1, 1, 7, 7], 2)[1] != block_hashes([1, 2, 7, 7], 2)[1]
+
+
+def test_the_hash_of_a_prompt_knows_every_token() -> None:
+    """Prompts that differ anywhere, or in their salt or length, have hashes of their own; equal ones have one."""
+
+    def of(tokens: list[int], salt: bytes = b"") -> int:
+        return prompt_hash(tokens, block_hashes(tokens, 4, salt), 4, salt)
+
+    prompts = [[], [1], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 2, 3, 4, 5], [0], [0, 0]]
+    hashes = {of(tokens, salt) for tokens in prompts for salt in (b"", b"one", b"two")}
+    assert len(hashes) == 3 * len(prompts)
+    assert 0 not in hashes
+    assert of([1, 2, 3, 4, 5], b"one") == of([1, 2, 3, 4, 5], b"one")

@@ -26,6 +26,7 @@ CONTRACT = {
     Reason.INVALID_API_KEY: (401, INVALID, "invalid_api_key"),
     Reason.MODEL_NOT_ALLOWED: (403, PERMISSION, "model_not_allowed"),
     Reason.PRIORITY_NOT_ALLOWED: (403, PERMISSION, "priority_not_allowed"),
+    Reason.WORKER_CHOICE_NOT_ALLOWED: (403, PERMISSION, "worker_choice_not_allowed"),
     Reason.MODEL_NOT_FOUND: (404, INVALID, "model_not_found"),
     Reason.UNKNOWN_URL: (404, INVALID, "unknown_url"),
     Reason.METHOD_NOT_ALLOWED: (405, INVALID, "method_not_allowed"),

@@ -15,10 +15,15 @@ SERVICES = ("gateway", "router", "worker")
 PACKAGES = ("inferway", *SERVICES)
 
 IMPURE = {"asyncio", "time", "random", "os", "logging", "socket", "threading", "subprocess"}
-PURE_LIBRARIES = {"msgspec", "minijinja", "fastokens", "tokenizers", "jsonschema_rs"}
-SHARED_WITH_CORES = {"inferway.errors", "inferway.blocks", "inferway.sampling"}
-# Outside of its core package, held to the same rules and so free to be imported there: the vocabulary of engines.
-BELONGS_TO_CORE = {"worker.engine": "worker.core"}
+PURE_LIBRARIES = {"msgspec", "numpy", "minijinja", "fastokens", "tokenizers", "jsonschema_rs"}
+SHARED_WITH_CORES = {"inferway.errors", "inferway.blocks", "inferway.sampling", "inferway.settings"}
+# Outside of its core package, held to the same rules and so free to be imported there: the vocabulary of engines, and
+# the simulator without its command.
+SIMULATOR = ("cache", "capacity", "engine", "figures", "plot", "replay", "report", "trace")
+BELONGS_TO_CORE = {
+    "worker.engine": "worker.core",
+    **{f"router.simulate.{module}": "router.core" for module in SIMULATOR},
+}
 
 
 class Import(NamedTuple):

@@ -23,14 +23,14 @@ from router.core.messages import (
     WorkerInfo,
     WorkerStatus,
 )
-from router.core.policy import PredictedTtft
+from router.core.placement.routing import routing_of
 from router.core.queue import QueueLimits
 
 OK = ReleaseOutcome.OK
 
 
 def dispatcher(limits: QueueLimits = QueueLimits()) -> Dispatcher:  # noqa: B008 - an immutable tuple
-    return Dispatcher(policy=PredictedTtft(), rng=Random(1), first_lease_id=1, limits=limits)
+    return Dispatcher(routing=routing_of("default"), rng=Random(1), first_lease_id=1, limits=limits)
 
 
 def info(
@@ -206,6 +206,7 @@ def test_a_worker_that_is_draining_lost_or_withdrawn_gets_nothing() -> None:
         ),
         ("lost", lambda m: m.worker_lost("a"), lambda m: m.worker_up(info())),
         ("withdrawn", lambda m: m.withdraw("a", True), lambda m: m.withdraw("a", False)),
+        ("drained", lambda m: m.drain("a", True), lambda m: m.drain("a", False)),
     ]
     for sentence, stop, resume in cases:
         machine = dispatcher()
@@ -215,6 +216,38 @@ def test_a_worker_that_is_draining_lost_or_withdrawn_gets_nothing() -> None:
         assert machine.tick(now=0.0) == [], sentence
         resume(machine)
         assert numbers(machine.tick(now=1.0)) == [1], sentence
+
+
+def test_a_drained_worker_stays_so_whatever_becomes_of_it() -> None:
+    """Reports, a new incarnation, an address that is back and an absence do not undo what an operator has done."""
+    ways: list[tuple[str, Callable[[Dispatcher], object]]] = [
+        ("a report", lambda m: m.worker_report("a", Report("1"), now=0.0)),
+        ("lost and back", lambda m: (m.worker_lost("a"), m.worker_up(info()))),
+        ("started anew", lambda m: m.worker_up(info(instance="2"))),
+        ("its address is back", lambda m: (m.withdraw("a", True), m.withdraw("a", False))),
+        ("gone and back", lambda m: (m.worker_down("a"), m.worker_up(info()))),
+    ]
+    for sentence, change in ways:
+        machine = dispatcher()
+        machine.worker_up(info())
+        machine.drain("a", True)
+        change(machine)
+        machine.submit(request(1), now=0.0)
+        assert machine.tick(now=0.0) == [], sentence
+        assert machine.is_drained("a"), sentence
+        machine.drain("a", False)
+        assert numbers(machine.tick(now=1.0)) == [1], sentence
+
+
+def test_what_is_withdrawn_is_not_taken_back_with_a_drain() -> None:
+    """The two have nothing to do with each other."""
+    machine = dispatcher()
+    machine.worker_up(info())
+    machine.withdraw("a", True)
+    machine.drain("a", True)
+    machine.drain("a", False)
+    machine.submit(request(1), now=0.0)
+    assert machine.tick(now=0.0) == []
 
 
 def test_an_excluded_worker_is_not_chosen_and_does_not_hold_others_back() -> None:
@@ -244,24 +277,26 @@ def test_a_request_that_excludes_every_worker_is_refused_at_once() -> None:
 
 
 def test_expiry_says_overloaded_with_the_time_that_draining_takes() -> None:
-    """At its deadline a request is refused; Retry-After is the queue's length over the drain rate."""
+    """At its deadline a request is refused; Retry-After is what waits at its priority and above over the drain rate."""
     machine = dispatcher()
-    machine.worker_up(info(max_running=2))
-    machine.submit(request(0), now=0.0)
+    machine.worker_up(info())
+    for number in range(80):
+        machine.submit(request(number, timeout=200.0), now=0.0)
     lease_id = only_dispatch(machine.tick(now=0.0)).lease_id
     for second in range(1, 60):
         machine.release(lease_id, OK, now=float(second))
-        machine.submit(request(second, at=float(second)), now=float(second))
         lease_id = only_dispatch(machine.tick(now=float(second))).lease_id
-    for number in range(100, 120):
-        machine.submit(request(number, at=60.0, timeout=100.0), now=60.0)
-    assert len(machine.tick(now=60.0)) == 1
+    for number in range(100, 150):
+        machine.submit(request(number, priority=2, at=60.0, timeout=100.0), now=60.0)
     machine.submit(request(200, at=60.0, timeout=1.0), now=60.0)
-    assert machine.next_deadline() == 61.0
     assert machine.tick(now=60.9) == []
+    assert machine.next_deadline() == 61.0
     error = only_reject(machine.tick(now=61.0)).error
     assert error.reason is Reason.OVERLOADED
-    assert error.retry_after_s == pytest.approx(20.0, rel=0.2)
+    assert error.message == (
+        "no worker had room after 1.0 s in the queue, with about 20 requests before it (24 s at the present rate)"
+    )
+    assert error.retry_after_s == pytest.approx(21.0, rel=0.2)
 
 
 def test_without_a_worker_a_request_waits_and_then_the_model_is_not_ready() -> None:
@@ -392,7 +427,7 @@ def test_a_removed_worker_is_forgotten_with_its_leases() -> None:
     lease_id = only_dispatch(machine.tick(now=0.0)).lease_id
     machine.worker_down("a")
     assert machine.release(lease_id, OK, now=1.0) is None
-    assert machine.first_token(lease_id) is None
+    assert machine.first_token(lease_id, 0, now=0.0) is None
     assert list(machine.workers()) == []
 
 
@@ -403,10 +438,30 @@ def test_siblings_of_a_burst_see_each_others_prediction() -> None:
         machine.worker_up(info(name, max_running=8))
     machine.submit(request(1, tokens=400, hashes=tuple(range(100))), now=0.0)
     first = only_dispatch(machine.tick(now=0.0))
-    machine.first_token(first.lease_id)
+    machine.first_token(first.lease_id, 0, now=0.0)
     machine.submit(request(2, tokens=404, hashes=tuple(range(101))), now=0.0)
     second = only_dispatch(machine.tick(now=0.0))
     assert (second.worker_id, second.predicted_cached_tokens) == (first.worker_id, 400)
+
+
+def test_a_worker_whose_index_lies_is_trusted_less() -> None:
+    """Of what is predicted at a worker whose engine finds nothing, less and less counts; the truth restores it."""
+    machine = dispatcher()
+    machine.worker_up(info(max_running=8))
+    hashes = tuple(range(100))
+
+    def predicted(number: int, found: int) -> int:
+        machine.submit(request(number, tokens=401, hashes=hashes), now=0.0)
+        dispatch = only_dispatch(machine.tick(now=0.0))
+        machine.first_token(dispatch.lease_id, found, now=0.0)
+        machine.release(dispatch.lease_id, OK, completion_tokens=4, now=0.0)
+        return dispatch.predicted_cached_tokens
+
+    assert predicted(0, 0) == 0
+    assert [predicted(number, 0) for number in range(1, 5)] == [400, 360, 324, 291]
+    for number in range(5, 80):
+        predicted(number, 400)
+    assert predicted(80, 400) >= 399
 
 
 def test_kv_events_keep_the_index_true() -> None:
@@ -422,7 +477,7 @@ def test_kv_events_keep_the_index_true() -> None:
     ]
     for number, event in enumerate(events):
         machine.worker_report("a", Report("1", kv_events=[event], kv_event_seq=number + 1), now=0.0)
-        predictions.append(machine._models["m"].index.match([1, 2, 3]).get("a", 0))
+        predictions.append(int(machine._models["m"].index.match([1, 2, 3])[0]))
     assert predictions == [3, 2, 2, 0]
 
 
@@ -433,7 +488,7 @@ def test_a_gap_in_the_events_drops_the_workers_part_of_the_index() -> None:
     machine.worker_report("a", Report("1", kv_events=[BlocksStored("m", [1, 2])], kv_event_seq=1), now=0.0)
     machine.worker_report("a", Report("1", kv_events=[BlocksStored("m", [9])], kv_event_seq=5), now=0.0)
     index = machine._models["m"].index
-    assert (index.match([1, 2]), index.match([9])) == ({}, {"a": 1})
+    assert [list(index.match(hashes)) for hashes in ([1, 2], [9])] == [[0], [1]]
 
 
 def test_reports_of_another_incarnation_are_ignored() -> None:

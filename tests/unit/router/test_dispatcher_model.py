@@ -6,24 +6,29 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router.core.dispatcher import Dispatcher
 from router.core.messages import Dispatch, Reject, ReleaseOutcome, Report, Request, Ticket, WorkerInfo
-from router.core.policy import PredictedTtft
-from router.core.queue import QueueLimits
+from router.core.placement.routing import routing_of
+from router.core.queue import Ageing, QueueLimits
+from tests.support.brute_queue import BruteQueue, Charged
 
 _MODELS = ("m", "n")
 _NAMES = ("a", "b", "c")
-_QUEUE_LIMIT = 6
+_LIMITS = QueueLimits(requests=6)
+_AGEING = Ageing(interval_s=1.0, share=0.5)
 
 
 @dataclass
 class _Running:
     lease_id: int
     request: Request
+    charged: Charged
+    uncached_tokens: int
 
 
 @dataclass
@@ -45,30 +50,34 @@ class DispatcherModel(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1_000))
     def start(self, seed: int) -> None:
-        limits = QueueLimits(requests=_QUEUE_LIMIT)
-        self.machine = Dispatcher(policy=PredictedTtft(), rng=Random(seed), first_lease_id=1, limits=limits)
+        self.machine = Dispatcher(
+            routing=routing_of("default"), rng=Random(seed), first_lease_id=1, limits=_LIMITS, ageing=_AGEING
+        )
         self.now = 0.0
         self.count = 0
         self.workers: dict[str, _Worker] = {}
-        self.waiting: list[Request] = []
+        self.queues = {model: BruteQueue(_LIMITS, _AGEING) for model in _MODELS}
         self.answers: Counter[Ticket] = Counter()
         self.lease_ids: set[int] = set()
 
     @rule(
         model=st.sampled_from(_MODELS),
-        priority=st.integers(0, 9),
+        priority=st.integers(0, 9) | st.sampled_from([4, 5]),
         excluded=st.sets(st.sampled_from(_NAMES), max_size=2),
         choices=st.sampled_from([1, 1, 1, 2, 3]),
         timeout=st.integers(1, 8),
         owner=st.integers(1, 2),
+        tenant=st.sampled_from("tuv"),
     )
-    def submit(self, model: str, priority: int, excluded: set[str], choices: int, timeout: int, owner: int) -> None:
+    def submit(
+        self, model: str, priority: int, excluded: set[str], choices: int, timeout: int, owner: int, tenant: str
+    ) -> None:
         self.count += 1
         request = Request(
             ticket=Ticket(owner, self.count),
             request_id="r",
             model=model,
-            tenant_id="t",
+            tenant_id=tenant,
             priority=priority,
             prompt_tokens=8,
             expected_tokens=1,
@@ -87,42 +96,44 @@ class DispatcherModel(RuleBasedStateMachine):
         if choices > 1 and serving and all(choices > w.info.max_running + w.info.max_waiting for w in serving):
             self.tick(rejected=[request])
             return
-        mates = [other for other in self.waiting if other.model == model]
-        shed = []
-        if len(mates) >= _QUEUE_LIMIT:
-            lowest = min(other.priority for other in mates)
-            if lowest >= priority:
-                self.tick(rejected=[request])
-                return
-            shed = [[other for other in mates if other.priority == lowest][-1]]
-            self.waiting.remove(shed[0])
-        self.waiting.append(request)
-        self.tick(rejected=shed)
+        self.tick(rejected=self.queues[model].push(request))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.waiting))
-        self.waiting.remove(request)
+        self.queues[request.model].waiting.remove(request)
         assert self.machine.cancel(request.ticket) is request
         assert self.machine.cancel(request.ticket) is None
         self.tick()
 
     @precondition(lambda self: any(w.running for w in self.workers.values()))
-    @rule(data=st.data(), outcome=st.sampled_from(ReleaseOutcome))
-    def release(self, data: st.DataObject, outcome: ReleaseOutcome) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(ReleaseOutcome),
+        has_first_token=st.booleans(),
+        completion=st.integers(0, 20),
+    )
+    def release(self, data: st.DataObject, outcome: ReleaseOutcome, has_first_token: bool, completion: int) -> None:
         worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.running]))
         lease = data.draw(st.sampled_from(worker.running))
         worker.running.remove(lease)
-        self.machine.first_token(lease.lease_id)
-        assert self.machine.release(lease.lease_id, outcome, now=self.now) is not None
+        if has_first_token:
+            assert self.machine.first_token(lease.lease_id, 0, now=self.now) is not None
+        is_prompt_paid = has_first_token or outcome in (ReleaseOutcome.OK, ReleaseOutcome.CANCELLED)
+        self._settle(lease, (lease.uncached_tokens if is_prompt_paid else 0) + completion)
+        assert self.machine.release(lease.lease_id, outcome, completion_tokens=completion, now=self.now) is not None
         assert self.machine.release(lease.lease_id, outcome, now=self.now) is None
         self.tick()
 
     @rule(owner=st.integers(1, 2))
     def drop_owner(self, owner: int) -> None:
-        self.waiting = [request for request in self.waiting if request.ticket.owner != owner]
+        for queue in self.queues.values():
+            queue.waiting = [request for request in queue.waiting if request.ticket.owner != owner]
         for worker in self.workers.values():
+            for lease in worker.running:
+                if lease.request.ticket.owner == owner:
+                    self._settle(lease, 0)
             worker.running = [lease for lease in worker.running if lease.request.ticket.owner != owner]
         self.machine.drop_owner(owner, now=self.now)
         self.tick()
@@ -140,6 +151,7 @@ class DispatcherModel(RuleBasedStateMachine):
         if known is not None and known.info.instance_id == instance:
             known.info, known.ready = info, True
         else:
+            self._remove(name)
             self.workers[name] = _Worker(info)
         self.machine.worker_up(info)
         self.tick()
@@ -149,7 +161,7 @@ class DispatcherModel(RuleBasedStateMachine):
     def worker_gone(self, data: st.DataObject, down: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.workers)))
         if down:
-            del self.workers[name]
+            self._remove(name)
             self.machine.worker_down(name)
         else:
             self.workers[name].ready = False
@@ -174,7 +186,11 @@ class DispatcherModel(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.now += seconds
         due = [request for request in self.waiting if request.deadline <= self.now]
-        self.waiting = [request for request in self.waiting if request.deadline > self.now]
+        for queue in self.queues.values():
+            queue.waiting = [request for request in queue.waiting if request.deadline > self.now]
+        for name in self.workers:
+            # Whom time has lifted goes when the next thing happens, at the latest a report.
+            self.machine.withdraw(name, False)
         self.tick(rejected=due)
 
     def tick(self, rejected: list[Request] | None = None) -> None:
@@ -187,6 +203,7 @@ class DispatcherModel(RuleBasedStateMachine):
                 self._check_dispatch(action)
         for model in _MODELS:
             assert self._next(model) is None, "a request was left that could have gone"
+        self._forget_unused_models()
 
     def _check_dispatch(self, action: Dispatch) -> None:
         expected = self._next(action.request.model)
@@ -196,18 +213,41 @@ class DispatcherModel(RuleBasedStateMachine):
         assert action.lease_id not in self.lease_ids
         self.lease_ids.add(action.lease_id)
         self.answers[action.request.ticket] += 1
-        self.waiting.remove(action.request)
-        self.workers[action.worker_id].running.append(_Running(action.lease_id, action.request))
+        uncached_tokens = action.request.prompt_tokens - action.predicted_cached_tokens
+        expected_tokens = uncached_tokens + action.request.expected_tokens * action.request.num_choices
+        charged = self.queues[action.request.model].dispatch(action.request, expected_tokens, now=self.now)
+        lease = _Running(action.lease_id, action.request, charged, uncached_tokens)
+        self.workers[action.worker_id].running.append(lease)
 
     def _next(self, model: str) -> tuple[Request, set[str]] | None:
         """Who is next, and where it may go."""
         free = {name for name, worker in self.workers.items() if model in worker.info.models}
-        for request in sorted((r for r in self.waiting if r.model == model), key=lambda r: -r.priority):
+        for request in self.queues[model].ordered(now=self.now):
             allowed = {name for name in free - request.excluded if self.workers[name].has_room(request)}
             if allowed:
                 return request, allowed
             free &= request.excluded
         return None
+
+    @property
+    def waiting(self) -> list[Request]:
+        return [request for queue in self.queues.values() for request in queue.waiting]
+
+    def _settle(self, lease: _Running, tokens: int) -> None:
+        self.queues[lease.request.model].settle(lease.charged, tokens)
+
+    def _remove(self, worker_id: str) -> None:
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            for lease in worker.running:
+                self._settle(lease, 0)
+            self._forget_unused_models()
+
+    def _forget_unused_models(self) -> None:
+        served = {model for worker in self.workers.values() for model in worker.info.models}
+        for model, queue in self.queues.items():
+            if model not in served and not queue.waiting:
+                self.queues[model] = BruteQueue(_LIMITS, _AGEING)
 
     @invariant()
     def books_and_queues_agree(self) -> None:
@@ -220,6 +260,15 @@ class DispatcherModel(RuleBasedStateMachine):
         assert books == {
             name: sum(lease.request.num_choices for lease in worker.running) for name, worker in self.workers.items()
         }
+
+    @invariant()
+    def decisions_read_the_present(self) -> None:
+        """No change of a worker has been forgotten in the columns."""
+        if not hasattr(self, "machine"):
+            return
+        for worker in self.machine.workers():
+            table = self.machine._fleet.table(np.array([worker.row]))
+            assert table[:, 0].tolist() == [float(value) for value in worker.reading()]
 
 
 DispatcherModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

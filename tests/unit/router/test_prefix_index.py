@@ -1,6 +1,8 @@
-"""The prefix index against a brute-force model, and its bounds."""
+"""The prefix index against a brute-force model, its bounds, and what goes first when they are reached."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,30 +10,18 @@ from hypothesis import strategies as st
 from router.core.index import PrefixIndex
 
 
-class BruteIndex:
-    """For each worker a list of blocks, least recently used first."""
+class Index(PrefixIndex):
+    """One that answers by worker id, and leaves out who holds nothing."""
 
-    def __init__(self, capacities: dict[str, int]) -> None:
-        self.capacities = capacities
-        self.held: dict[str, list[int]] = {worker: [] for worker in capacities}
+    def __init__(self, **capacities: int) -> None:
+        super().__init__()
+        for name, blocks in capacities.items():
+            self.add_worker(name, capacity_blocks=blocks)
+        self.numbers = {name: self.number(name) for name in capacities}
 
-    def insert(self, worker: str, hashes: list[int]) -> None:
-        held = self.held[worker]
-        for block in reversed(hashes[: self.capacities[worker]]):
-            if block in held:
-                held.remove(block)
-            held.append(block)
-        del held[: max(0, len(held) - self.capacities[worker])]
-
-    def match(self, hashes: list[int]) -> dict[str, int]:
-        matched = {}
-        for worker, held in self.held.items():
-            depth = 0
-            while depth < len(hashes) and hashes[depth] in held:
-                depth += 1
-            if depth:
-                matched[worker] = depth
-        return matched
+    def depths(self, hashes: Sequence[int]) -> dict[str, int]:
+        found = self.match(hashes)
+        return {name: int(found[number]) for name, number in self.numbers.items() if found[number]}
 
 
 # A chain is named by its path: paths that share a start share hashes, as chained hashes do.
@@ -46,75 +36,146 @@ def chain(path: list[int]) -> list[int]:
     return hashes
 
 
+def held_from_the_start(held: set[int], hashes: list[int]) -> int:
+    return next((depth for depth, block in enumerate(hashes) if block not in held), len(hashes))
+
+
 steps = st.lists(
     st.tuples(st.sampled_from(["insert", "insert", "insert", "remove", "clear"]), st.sampled_from("abc"), paths),
     max_size=40,
 )
 
 
-@given(steps, st.lists(st.integers(0, 12), min_size=3, max_size=3), paths)
-def test_the_index_answers_as_a_list_of_blocks_does(
-    history: list[tuple[str, str, list[int]]], capacities: list[int], asked: list[int]
+@given(steps, paths)
+def test_without_a_bound_the_index_answers_as_sets_of_blocks_do(
+    history: list[tuple[str, str, list[int]]], asked: list[int]
 ) -> None:
-    """Matches equal those of a brute-force model after any history, and no worker passes its bound."""
-    bounds = dict(zip("abc", capacities, strict=True))
-    index, brute = PrefixIndex(), BruteIndex(bounds)
-    for worker, capacity in bounds.items():
-        index.add_worker(worker, capacity_blocks=capacity)
+    """Caches give up the ends of chains first, so what is removed is removed with all that follows it."""
+    index = Index(a=10_000, b=10_000, c=10_000)
+    brute: dict[str, set[int]] = {name: set() for name in "abc"}
     for what, worker, path in history:
         hashes = chain(path)
+        held = brute[worker]
         if what == "insert":
             index.insert(worker, hashes)
-            brute.insert(worker, hashes)
+            held |= set(hashes)
         elif what == "remove":
-            index.remove(worker, hashes)
-            brute.held[worker] = [block for block in brute.held[worker] if block not in hashes]
+            # The last block of the path and its descendants.
+            gone = [block for block in held if hashes and _descends(block, hashes[-1])]
+            index.remove(worker, gone)
+            held -= set(gone)
         else:
             index.clear(worker)
-            brute.held[worker] = []
-        assert index.match(chain(asked)) == brute.match(chain(asked))
-        assert index.match(hashes) == brute.match(hashes)
-        for name, capacity in bounds.items():
-            assert index.blocks(name) == len(brute.held[name]) <= capacity
-    assert len(index) == len({block for held in brute.held.values() for block in held})
+            held.clear()
+        for path_asked in (chain(asked), hashes):
+            expected = {name: held_from_the_start(held, path_asked) for name, held in brute.items()}
+            assert index.depths(path_asked) == {name: depth for name, depth in expected.items() if depth}
+        assert {name: index.blocks(name) for name in brute} == {name: len(held) for name, held in brute.items()}
+    assert len(index) == len(set().union(*brute.values()))
+
+
+def _descends(block: int, ancestor: int) -> bool:
+    while block > ancestor:
+        block = (block - block % 3) // 3
+    return block == ancestor
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), paths), max_size=60), st.integers(0, 8), st.integers(0, 30))
+def test_bounds_hold_and_ends_go_first(history: list[tuple[str, list[int]]], small: int, large: int) -> None:
+    """Whatever was inserted: no worker passes its bound, the last chain is there, and no block without its parent."""
+    index = Index(a=small, b=large)
+    capacities = {"a": small, "b": large}
+    seen: set[tuple[int, ...]] = set()
+    for worker, path in history:
+        hashes = chain(path)
+        seen |= {tuple(hashes[:depth]) for depth in range(1, len(hashes) + 1)}
+        index.insert(worker, hashes)
+        assert index.depths(hashes).get(worker, 0) == min(len(hashes), capacities[worker])
+        for name, capacity in capacities.items():
+            # Every block that is counted can be reached from the start of its chain.
+            reachable = sum(index.depths(prefix).get(name, 0) == len(prefix) for prefix in seen)
+            assert reachable == index.blocks(name) <= capacity
+
+
+def test_the_least_recently_used_end_goes_first() -> None:
+    """A chain that is used again outlives one that was used later once; what both share goes with neither."""
+    index = Index(a=7)
+    index.insert("a", [1, 2, 3])
+    index.insert("a", [1, 20, 30])
+    index.insert("a", [1, 2, 3])
+    index.insert("a", [100, 101, 102])
+    assert [index.depths(hashes).get("a") for hashes in ([1, 2, 3], [1, 20, 30], [100, 101, 102])] == [3, 2, 3]
+    index.insert("a", [100, 101, 102, 103])
+    assert [index.depths(hashes).get("a") for hashes in ([1, 2, 3], [1, 20, 30], [100, 101, 102, 103])] == [3, 1, 4]
+
+
+def test_a_conversation_that_grows_keeps_its_beginning() -> None:
+    """Each turn uses the whole of it again."""
+    index = Index(a=8)
+    index.insert("a", [1, 2])
+    index.insert("a", [50, 51, 52])
+    index.insert("a", [1, 2, 3, 4])
+    index.insert("a", [1, 2, 3, 4, 5, 6])
+    assert index.depths([1, 2, 3, 4, 5, 6]) == {"a": 6}
+    assert index.depths([50, 51, 52]) == {"a": 2}
 
 
 def test_the_end_of_a_chain_is_evicted_before_its_start() -> None:
     """A bounded worker keeps the start of a prompt, which is what later prompts can share."""
-    index = PrefixIndex()
-    index.add_worker("a", capacity_blocks=4)
+    index = Index(a=4)
     index.insert("a", [1, 2, 3])
     index.insert("a", [1, 20, 30])
-    assert index.match([1, 20, 30]) == {"a": 3}
-    assert index.match([1, 2, 3]) == {"a": 2}
+    assert index.depths([1, 20, 30]) == {"a": 3}
+    assert index.depths([1, 2, 3]) == {"a": 2}
 
 
 def test_a_chain_above_the_bound_keeps_its_start() -> None:
     """Of a prompt larger than the cache the first blocks stay."""
-    index = PrefixIndex()
-    index.add_worker("a", capacity_blocks=2)
+    index = Index(a=2)
     index.insert("a", [1, 2, 3, 4])
-    assert index.match([1, 2, 3, 4]) == {"a": 2}
+    assert index.depths([1, 2, 3, 4]) == {"a": 2}
 
 
-def test_a_forgotten_worker_is_matched_no_more_and_its_place_is_used_again() -> None:
+def test_a_forgotten_worker_is_matched_no_more_and_its_number_is_used_again() -> None:
     """Forgetting drops exactly one worker's blocks, and a later worker starts empty."""
-    index = PrefixIndex()
+    index = Index(a=10, b=10)
     for worker in "ab":
-        index.add_worker(worker, capacity_blocks=10)
         index.insert(worker, [1, 2])
     index.forget("a")
     index.forget("never known")
     index.add_worker("c", capacity_blocks=10)
-    assert index.match([1, 2]) == {"b": 2}
+    assert index.number("c") == 0
+    assert list(index.match([1, 2])) == [0, 2]
     index.forget("b")
     assert len(index) == 0
+    assert list(index.match([1, 2])) == [0]
 
 
 def test_a_smaller_bound_evicts_at_once() -> None:
     """When a worker turns out to be smaller, its part of the index shrinks."""
-    index = PrefixIndex()
-    index.add_worker("a", capacity_blocks=10)
+    index = Index(a=10)
     index.insert("a", [1, 2, 3])
     index.add_worker("a", capacity_blocks=1)
-    assert index.match([1, 2, 3]) == {"a": 1}
+    assert index.depths([1, 2, 3]) == {"a": 1}
+
+
+def test_many_holders_of_different_depths() -> None:
+    """Each of 70 workers holds one block more than the one before it."""
+    index = Index(**{f"w{number}": 100 for number in range(70)})
+    hashes = list(range(1, 101))
+    for number in range(70):
+        index.insert(f"w{number}", hashes[: number + 1])
+    assert list(index.match(hashes)) == list(range(1, 71))
+    assert list(index.match(hashes[:10])) == [*range(1, 11), *[10] * 60]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 6), max_size=5, unique=True)), max_size=30))
+def test_blocks_in_any_order_do_no_harm(history: list[tuple[bool, list[int]]]) -> None:
+    """A worker that tells nonsense of its cache is answered with nonsense, in time and within its bound."""
+    index = Index(a=4)
+    for is_stored, hashes in history:
+        (index.insert if is_stored else index.remove)("a", hashes)
+        assert index.blocks("a") == len(index) <= 4
+        assert index.depths(hashes).get("a", 0) <= len(hashes)
+    index.clear("a")
+    assert len(index) == 0

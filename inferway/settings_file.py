@@ -16,8 +16,7 @@ import yaml
 
 from inferway import logs
 from inferway.service import CannotStart
-
-from .core.settings import SettingsError
+from inferway.settings import SettingsError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,10 +34,13 @@ class SettingsFile(Generic[T]):
         self._parse = parse
         self._seen = b""
         self.value = empty
+        # Of the version in force; empty where no file is given.
+        self.version = ""
         if self._path is not None:
             try:
                 self._seen = self._path.read_bytes()
                 self.value = self._parse(_load(self._seen))
+                self.version = _version(self._seen)
             except OSError as error:
                 raise CannotStart(f"{flag}: {path} cannot be read: {error.strerror}") from error
             except SettingsError as error:
@@ -61,7 +63,7 @@ class SettingsFile(Generic[T]):
                 on_change(await asyncio.to_thread(self._take, data))
 
     def _take(self, data: bytes) -> bool:
-        version = hashlib.sha256(data).hexdigest()[:12]
+        version = _version(data)
         try:
             self.value = self._parse(_load(data))
         except SettingsError as error:
@@ -69,8 +71,13 @@ class SettingsFile(Generic[T]):
                 log, "settings_refused", flag=self._flag, version=version, mistakes=str(error), level=logging.ERROR
             )
             return False
+        self.version = version
         logs.event(log, "settings_loaded", flag=self._flag, version=version)
         return True
+
+
+def _version(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

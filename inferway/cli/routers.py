@@ -1,0 +1,98 @@
+"""Asks the routers of a mesh, for commands that show what they know."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from inferway.api.v1 import router_pb2_grpc
+from inferway.cli import local_file
+from inferway.cli.core.local_mesh import INNER_PORTS, LOOPBACK
+from inferway.config import Secret
+from inferway.grpc_util import InternalToken, channel
+
+TIMEOUT_S = 5.0
+# What --help says where none is given.
+DEFAULT_ROUTERS = "that of `make run`"
+M = TypeVar("M", bound=Message)
+
+
+class Mesh(NamedTuple):
+    """Whom to ask, and with what token."""
+
+    routers: Sequence[str]
+    token: InternalToken
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[M]):
+    """`message` None: the router did not answer."""
+
+    router: str
+    message: M | None
+
+
+def mesh(environ: Mapping[str, str], routers: Sequence[str], token: Secret, token_file: str) -> Mesh:
+    """The routers named, or without any those of the mesh that runs on this machine."""
+    given = InternalToken(token, token_file)
+    if routers:
+        return Mesh(routers, given)
+    local = local_file.read(environ)
+    if local is None:
+        return Mesh((f"{LOOPBACK}:{INNER_PORTS['router']}",), given)
+    return Mesh((local.router,), InternalToken(local.token))
+
+
+def ask(command: str, target: Mesh, call: Callable[[router_pb2_grpc.RouterStub, Any], Awaitable[M]]) -> list[Answer[M]]:
+    """The answers of all routers, in order; `call` gets a stub and the metadata. Standard error says who gave none."""
+
+    async def one(router: str) -> Answer[M]:
+        opened = channel(router)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return Answer(router, await call(router_pb2_grpc.RouterStub(opened), target.token.metadata()))
+        except grpc.aio.AioRpcError as error:
+            problem = error.details()
+        except TimeoutError:
+            problem = f"no answer in {TIMEOUT_S:g} s"
+        finally:
+            await opened.close(None)
+        print(f"{command}: {router}: {problem}", file=sys.stderr)
+        return Answer(router, None)
+
+    async def all_of_them() -> list[Answer[M]]:
+        return list(await asyncio.gather(*(one(router) for router in target.routers)))
+
+    return asyncio.run(all_of_them())
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """A message as data for JSON and for people: every field by its name, None for one that is absent."""
+    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _value(message: Message, field: FieldDescriptor) -> Any:
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        return [_single(each, field) for each in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _single(value, field)
+
+
+def _single(value: Any, field: FieldDescriptor) -> Any:
+    if field.message_type is not None:
+        return plain(value)
+    if field.enum_type is None:
+        return value
+    # RELEASE_OUTCOME_OK of ReleaseOutcome is "ok".
+    name: str = field.enum_type.values_by_number[value].name
+    words = sum(character.isupper() for character in field.enum_type.name)
+    return name.split("_", words)[-1].lower()

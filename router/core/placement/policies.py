@@ -1,0 +1,156 @@
+"""Policies: filters, weighted scorers and a picker put together, and the ones that have a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..fleet import Floats, Rows
+from ..messages import Considered
+from ..worker import Worker
+from .candidates import Candidates
+from .filters import Affinity, Filter, KvHeadroom, Mask, Spread
+from .pickers import Least, Picker, PowerOfTwo, Random, Rng, RoundRobin
+from .rules import AibrixPrefix, DynamoKv, LlmdTokenLoad, LlmdWeighted, SmgCacheAware
+from .scorers import DECODE_SHARE, Adapter, Load, Scorer, Session, Wait, Work
+
+# Scores that an explanation keeps.
+MOST_EXPLAINED = 8
+
+
+class NamedFilter(NamedTuple):
+    name: str
+    filter: Filter
+
+
+class WeightedScorer(NamedTuple):
+    name: str
+    weight: float
+    scorer: Scorer
+
+
+class Decision(NamedTuple):
+    worker: Worker
+    # Of the prompt, predicted.
+    cached_tokens: int
+    ttft_s: float
+    considered: Considered
+
+
+class Policy:
+    def __init__(
+        self, name: str, *, filters: Sequence[NamedFilter] = (), scorers: Sequence[WeightedScorer] = (), picker: Picker
+    ) -> None:
+        self.name = name
+        self.filters = filters
+        self.scorers = scorers
+        self.picker = picker
+        self._scorer_names = tuple(scorer.name for scorer in scorers)
+
+    def decide(self, candidates: Candidates, rng: Rng) -> Decision:
+        """Choose one of the candidates, of which there is at least one."""
+        num_candidates = len(candidates)
+        candidates, removed = self._filtered(candidates)
+        terms = [weight * scorer.costs(candidates) for _, weight, scorer in self.scorers]
+        costs: Floats = sum(terms[1:], terms[0]) if terms else np.zeros(len(candidates))
+        chosen = self.picker.pick(candidates, costs, rng)
+        best = _best(costs)
+        return Decision(
+            worker=candidates.worker(chosen),
+            cached_tokens=int(candidates.cached_tokens[chosen]),
+            ttft_s=_ttft_s(candidates, chosen),
+            considered=Considered(
+                self.name,
+                self._scorer_names,
+                num_candidates,
+                removed,
+                workers=[candidates.worker(each).worker_id for each in best.tolist()],
+                terms=[term[best] for term in terms],
+                cached_tokens=candidates.cached_tokens[best],
+            ),
+        )
+
+    def _filtered(self, candidates: Candidates) -> tuple[Candidates, dict[str, int]]:
+        """Those that all filters leave, and how many each has taken out. One that would leave nobody takes nobody."""
+        left, removed = len(candidates), {}
+        stays: Mask | None = None
+        for name, filter_ in self.filters:
+            kept = filter_.keep(candidates)
+            if stays is not None:
+                kept &= stays
+            count = int(np.count_nonzero(kept))
+            if 0 < count < left:
+                removed[name], left, stays = left - count, count, kept
+        return (candidates.only(stays.nonzero()[0]) if stays is not None else candidates), removed
+
+
+def _ttft_s(candidates: Candidates, chosen: int) -> float:
+    """Seconds to the first token, by what the scorers `wait` and `work` reckon with."""
+    now = candidates.now
+    batch = now.max_running[chosen]
+    crowding = 1.0 + DECODE_SHARE * min(1.0, now.load[chosen] / batch)
+    tokens = now.pending_tokens[chosen] + candidates.uncached_tokens[chosen]
+    beyond = max(0.0, now.load[chosen] + candidates.request.num_choices - batch)
+    return float(crowding * tokens / now.prefill_rate[chosen] + beyond * now.mean_lease_s[chosen] / batch)
+
+
+def _best(costs: Floats) -> Rows:
+    """The candidates with the least costs, in order."""
+    if len(costs) <= MOST_EXPLAINED:
+        return costs.argsort(kind="stable")
+    least = costs.argpartition(MOST_EXPLAINED)[:MOST_EXPLAINED]
+    return least[costs[least].argsort(kind="stable")]
+
+
+# Beside any rule that would send all siblings of a prefix to one worker: nobody gets twice the mean.
+_GUARD = NamedFilter("spread", Spread(factor=1.9))
+
+
+def _alone(name: str, scorer: Scorer, *filters: NamedFilter) -> Policy:
+    return Policy(name, filters=[_GUARD, *filters], scorers=[WeightedScorer(name, 1.0, scorer)], picker=Least())
+
+
+def _default() -> Policy:
+    return Policy(
+        "default",
+        filters=[NamedFilter("kv_headroom", KvHeadroom()), NamedFilter("spread", Spread())],
+        scorers=[WeightedScorer("wait", 1.0, Wait()), WeightedScorer("work", 1.0, Work())],
+        picker=Least(),
+    )
+
+
+def _session() -> Policy:
+    scorers = [WeightedScorer("session", 1.0, Session()), WeightedScorer("load", 0.001, Load())]
+    return Policy("session", filters=[_GUARD], scorers=scorers, picker=Least())
+
+
+def _lora() -> Policy:
+    scorers = [WeightedScorer("adapter", 1.0, Adapter()), WeightedScorer("load", 0.001, Load())]
+    return Policy("lora", filters=[_GUARD], scorers=scorers, picker=Least())
+
+
+# A new one at each call: some pickers remember whom they took.
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "default": _default,
+    "round_robin": lambda: Policy("round_robin", picker=RoundRobin()),
+    "random": lambda: Policy("random", picker=Random()),
+    "least_requests": lambda: _alone("least_requests", Load()),
+    "power_of_two": lambda: Policy("power_of_two", scorers=[WeightedScorer("load", 1.0, Load())], picker=PowerOfTwo()),
+    "session": _session,
+    "lora": _lora,
+    "smg_cache_aware": lambda: _alone("smg_cache_aware", SmgCacheAware()),
+    "dynamo_kv": lambda: _alone("dynamo_kv", DynamoKv()),
+    "llmd_weighted": lambda: _alone("llmd_weighted", LlmdWeighted()),
+    "llmd_sticky": lambda: _alone("llmd_sticky", LlmdTokenLoad(), NamedFilter("affinity", Affinity())),
+    "aibrix_prefix": lambda: _alone("aibrix_prefix", AibrixPrefix()),
+}
+
+
+def policy_named(name: str) -> Policy:
+    """A new instance. Raises LookupError with the names that there are."""
+    make = POLICIES.get(name)
+    if make is None:
+        raise LookupError(f"there is no policy '{name}'; there are {', '.join(POLICIES)}")
+    return make()
