@@ -14,6 +14,8 @@ BENCHMARKS = (
     "tool_path",
     "request_path",
     "tokenizing",
+    "decisions",
+    "hop",
     "delivery",
     "interference",
     "cpu_engine",
