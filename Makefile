@@ -41,7 +41,7 @@ test-clients: setup ## The clients of application teams, Python and Node, in .ve
 	@scripts/setup_clients.sh
 	@.venv-clients/bin/python -m pytest tests/clients $(ARGS)
 
-test-slow: setup ## What takes minutes: ten thousand requests, three minutes of mixed traffic under failures
+test-slow: setup ## What takes minutes: ten thousand requests, mixed traffic under failures, routers and workers killed
 	@$(PYTHON_BIN) -m pytest -m slow $(ARGS)
 
 test-sglang: ## The real SGLang on this CPU, in an environment of its own (3 GB; minutes)

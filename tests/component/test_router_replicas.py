@@ -17,7 +17,7 @@ from tests.support.probes import http_json, metric
 from tests.support.processes import Mesh, Process, engine_load
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 CHAT = "POST /v1/chat/completions"
 # More than the workers have room for, so that some always wait in a router.

@@ -21,7 +21,7 @@ from tests.support.processes import Mesh, Process, engine_load
 from tests.support.raw_client import EventStream
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CHAT = "POST /v1/chat/completions"
 # For ids that are used once.
