@@ -88,6 +88,7 @@ class PatientClient:
 if __name__ == "__main__":
     url, model, question = sys.argv[1:]
     patient = PatientClient(openai.OpenAI(base_url=url), Pace())
-    for chunk in patient.chat(model=model, messages=[{"role": "user", "content": question}], stream=True):
+    messages = [{"role": "user", "content": question}]
+    for chunk in patient.chat(model=model, messages=messages, max_tokens=200, stream=True):
         print(chunk.choices[0].delta.content or "", end="", flush=True)
     print()
