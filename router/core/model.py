@@ -69,7 +69,6 @@ class Model:
     def add_worker(self, worker: Worker) -> None:
         self.workers.append(worker)
         self.size_index(worker)
-        self._arrange()
 
     def remove_worker(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -90,6 +89,7 @@ class Model:
         total = worker.kv_total_tokens
         blocks = _DEFAULT_CAPACITY_BLOCKS if total is None else total // worker.info.models[self.name]
         self.index.add_worker(worker.worker_id, capacity_blocks=blocks)
+        self._arrange()
 
     def candidates(self, request: Request, allowed: Container[str] | None, *, now: float) -> Candidates | None:
         """The workers that have room for the request now, of those `allowed` (None: all); None if there are none.

@@ -464,6 +464,16 @@ def test_a_worker_whose_index_lies_is_trusted_less() -> None:
     assert predicted(80, 400) >= 399
 
 
+def test_a_worker_that_describes_itself_anew_may_have_other_blocks() -> None:
+    """Predictions are in tokens of the blocks that it has now."""
+    machine = dispatcher()
+    before = info(max_running=8)
+    for described, expected in ((before, 0), (before, 12), (replace(before, models={"m": 2}), 6)):
+        machine.worker_up(described)
+        machine.submit(request(expected, tokens=40, hashes=(1, 2, 3)), now=0.0)
+        assert only_dispatch(machine.tick(now=0.0)).predicted_cached_tokens == expected
+
+
 def test_kv_events_keep_the_index_true() -> None:
     """Stored, removed and cleared blocks of a report change what is predicted."""
     machine = dispatcher()
