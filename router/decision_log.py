@@ -21,7 +21,7 @@ import msgspec
 
 from inferway import logs
 
-from .core.records import Record
+from .core.records import Record, milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -158,15 +158,17 @@ def _line(record: Record, epoch: float) -> dict[str, object]:
         "completion_tokens": record.completion_tokens if record.has_run else None,
         "cached_tokens": None if record.cached_tokens is None else min(record.cached_tokens, request.prompt_tokens),
         "outcome": outcome(record),
-        "queue_ms": _ms(record.decided_at - request.queued_at),
+        "queue_ms": milliseconds(record.decided_at - request.queued_at),
     }
     if dispatch is not None:
         line |= {
             "worker_id": dispatch.worker_id,
             "predicted_cached_tokens": dispatch.predicted_cached_tokens,
-            "predicted_ttft_ms": _ms(dispatch.predicted_ttft_s),
-            "ttft_ms": None if record.first_token_at is None else _ms(record.first_token_at - record.decided_at),
-            "lease_ms": None if record.ended_at is None else _ms(record.ended_at - record.decided_at),
+            "predicted_ttft_ms": milliseconds(dispatch.predicted_ttft_s),
+            "ttft_ms": None
+            if record.first_token_at is None
+            else milliseconds(record.first_token_at - record.decided_at),
+            "lease_ms": None if record.ended_at is None else milliseconds(record.ended_at - record.decided_at),
         }
     line["block_hashes"] = request.block_hashes
     return line
@@ -179,7 +181,3 @@ def outcome(record: Record) -> str:
     if record.dispatch is None:
         return "cancelled"
     return record.outcome.value if record.outcome is not None else "unknown"
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

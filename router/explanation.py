@@ -9,7 +9,7 @@ from inferway.grpc_util import error_to_proto
 
 from .core.dispatcher import Dispatcher
 from .core.messages import AllBut, Dispatch, ReleaseOutcome, Request
-from .core.records import DecisionState, Record, Records, margin
+from .core.records import DecisionState, Record, Records, margin, milliseconds
 
 # Decisions of one id that are told.
 _MOST_DECISIONS = 100
@@ -20,8 +20,7 @@ _STATES = {
     DecisionState.REJECTED: router_pb2.DECISION_STATE_REJECTED,
     DecisionState.CANCELLED: router_pb2.DECISION_STATE_CANCELLED,
 }
-_OUTCOMES = {
-    None: router_pb2.RELEASE_OUTCOME_UNSPECIFIED,
+OUTCOMES = {
     ReleaseOutcome.OK: router_pb2.RELEASE_OUTCOME_OK,
     ReleaseOutcome.REFUSED: router_pb2.RELEASE_OUTCOME_REFUSED,
     ReleaseOutcome.FAILED: router_pb2.RELEASE_OUTCOME_FAILED,
@@ -65,19 +64,19 @@ def _described(request: Request, epoch: float) -> router_pb2.Decision:
 def _waiting(request: Request, dispatcher: Dispatcher, *, now: float, epoch: float) -> router_pb2.Decision:
     decision = _described(request, epoch)
     decision.state = router_pb2.DECISION_STATE_WAITING
-    decision.queue_ms = _ms(now - request.queued_at)
+    decision.queue_ms = milliseconds(now - request.queued_at)
     place = dispatcher.place(request.ticket, now=now)
     if place is not None:
         decision.position = place.position
         if place.expected_wait_s is not None:
-            decision.expected_wait_ms = _ms(place.expected_wait_s)
+            decision.expected_wait_ms = milliseconds(place.expected_wait_s)
     return decision
 
 
 def _decided(record: Record, epoch: float) -> router_pb2.Decision:
     decision = _described(record.request, epoch)
     decision.state = _STATES[record.state]
-    decision.queue_ms = _ms(record.decided_at - record.request.queued_at)
+    decision.queue_ms = milliseconds(record.decided_at - record.request.queued_at)
     if record.error is not None:
         decision.error.CopyFrom(error_to_proto(record.error))
     if record.dispatch is not None:
@@ -102,21 +101,17 @@ def _placement(record: Record, dispatch: Dispatch) -> router_pb2.Placement:
         worker_id=dispatch.worker_id,
         lease_id=dispatch.lease_id,
         predicted_cached_tokens=dispatch.predicted_cached_tokens,
-        predicted_ttft_ms=_ms(dispatch.predicted_ttft_s),
-        outcome=_OUTCOMES[record.outcome],
+        predicted_ttft_ms=milliseconds(dispatch.predicted_ttft_s),
+        outcome=OUTCOMES[record.outcome] if record.outcome is not None else router_pb2.RELEASE_OUTCOME_UNSPECIFIED,
     )
     if (difference := margin(dispatch)) is not None:
         placement.margin, placement.runner_up = difference.cost, difference.runner_up.worker_id
     if record.cached_tokens is not None:
         placement.cached_tokens = record.cached_tokens
     if record.first_token_at is not None:
-        placement.ttft_ms = _ms(record.first_token_at - record.decided_at)
+        placement.ttft_ms = milliseconds(record.first_token_at - record.decided_at)
     if record.completion_tokens is not None:
         placement.completion_tokens = record.completion_tokens
     if record.ended_at is not None:
-        placement.lease_ms = _ms(record.ended_at - record.decided_at)
+        placement.lease_ms = milliseconds(record.ended_at - record.decided_at)
     return placement
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

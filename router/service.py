@@ -20,7 +20,7 @@ from .core.health import BreakerState
 from .core.messages import Action, Dispatch, ReleaseOutcome, Ticket, WorkerStatus
 from .core.queue import WaitingQueue
 from .driver import Driver
-from .explanation import explain
+from .explanation import OUTCOMES, explain
 from .metrics import RouterMetrics
 from .submission import MAX_NAME_CHARS, request_from_proto
 from .worker_pool import MemberView
@@ -37,12 +37,7 @@ _NAMES_SHOWN = 50
 # Tenants in the details of a snapshot.
 _MOST_TENANTS = 50
 
-_OUTCOMES = {
-    router_pb2.RELEASE_OUTCOME_OK: ReleaseOutcome.OK,
-    router_pb2.RELEASE_OUTCOME_REFUSED: ReleaseOutcome.REFUSED,
-    router_pb2.RELEASE_OUTCOME_FAILED: ReleaseOutcome.FAILED,
-    router_pb2.RELEASE_OUTCOME_CANCELLED: ReleaseOutcome.CANCELLED,
-}
+_OUTCOMES = {said: outcome for outcome, said in OUTCOMES.items()}
 _STATUS = {
     WorkerStatus.CONNECTING: router_pb2.WORKER_STATUS_CONNECTING,
     WorkerStatus.READY: router_pb2.WORKER_STATUS_READY,
@@ -150,19 +145,13 @@ class RouterService(router_pb2_grpc.RouterServicer):
         driver.settle()
 
     async def Explain(self, request: router_pb2.ExplainRequest, context: Any) -> router_pb2.ExplainResponse:
-        length = len(request.request_id)
-        if not 1 <= length <= MAX_NAME_CHARS:
-            sentence = f"request_id: must have 1 to {MAX_NAME_CHARS} characters, got {length}"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+        await _require_name(context, "request_id", request.request_id)
         response = explain(request.request_id, self._driver.dispatcher, self._driver.records)
         response.router_id = self._router_id
         return response
 
     async def Drain(self, request: router_pb2.DrainRequest, context: Any) -> router_pb2.DrainResponse:
-        length = len(request.worker)
-        if not 1 <= length <= MAX_NAME_CHARS:
-            sentence = f"worker: must have 1 to {MAX_NAME_CHARS} characters, got {length}"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+        await _require_name(context, "worker", request.worker)
         known = {member.worker_id: member.address for member in self._members() if member.worker_id is not None}
         worker_id = next((name for name, address in known.items() if address == request.worker), request.worker)
         if worker_id not in known and not self._driver.dispatcher.is_drained(worker_id):
@@ -245,6 +234,12 @@ class RouterService(router_pb2_grpc.RouterServicer):
                     actual_cached_tokens=model.hits.actual_tokens,
                 )
         return snapshot
+
+
+async def _require_name(context: Any, field: str, value: str) -> None:
+    if not 1 <= len(value) <= MAX_NAME_CHARS:
+        sentence = f"{field}: must have 1 to {MAX_NAME_CHARS} characters, got {len(value)}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
 
 
 def _add_details(state: router_pb2.QueueState, queue: WaitingQueue) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.cli.core.draining import progress
-from inferway.cli.routers import DEFAULT_ROUTERS, Answer, Mesh, ask, mesh, plain
-from inferway.config import Secret, load_or_exit, option
-from inferway.net import host_and_port
+from inferway.cli.routers import Answer, Mesh, RouterOptions, ask, mesh, plain, subject_first
+from inferway.config import load_or_exit, option
 
 _PROG = "python -m inferway drain WORKER"
 _LOOK_S = 0.5
@@ -22,20 +21,11 @@ _Answers = list[Answer[router_pb2.DrainResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class DrainConfig:
+class DrainConfig(RouterOptions):
     """Send a worker nothing new, from any of the routers, until this is undone. WORKER is its name or its address."""
 
-    routers: tuple[str, ...] = option(
-        (),
-        "gRPC addresses of routers, comma-separated: all of the mesh",
-        check=host_and_port,
-        default_text=DEFAULT_ROUTERS,
-    )
     undo: bool = option(False, "take the worker back")
     wait: float = option(0.0, "wait this long at most until nothing runs there any more", unit="s", minimum=0)
-    json: bool = option(False, "print JSON, once, at the end")
-    internal_token: Secret = option(Secret(""), "shared secret of the mesh", env="INFERWAY_INTERNAL_TOKEN")
-    internal_token_file: str = option("", "file with that secret", env="INFERWAY_INTERNAL_TOKEN_FILE")
 
 
 def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
@@ -43,7 +33,7 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
 
     With --wait it is also 1 when something still runs there in the end.
     """
-    worker, rest = ("", argv) if not argv or argv[0].startswith("-") else (argv[0], argv[1:])
+    worker, rest = subject_first(argv)
     config = load_or_exit(DrainConfig, "drain", environ, rest, prog=_PROG)
     mistake = ""
     if not worker:
@@ -53,7 +43,7 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
     if mistake:
         print(f"drain: {mistake}", file=sys.stderr)
         return 2
-    target = mesh(environ, config.routers, config.internal_token, config.internal_token_file)
+    target = mesh(environ, config)
     order = router_pb2.DRAIN_ORDER_UNDO if config.undo else router_pb2.DRAIN_ORDER_DRAIN
     told: dict[str, str] = {}
     answers = _order(target, worker, order)

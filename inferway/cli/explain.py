@@ -11,28 +11,20 @@ from typing import Any
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.cli.core.explained import explanation
 from inferway.cli.core.tables import duration, shown
-from inferway.cli.routers import DEFAULT_ROUTERS, Answer, ask, mesh, plain
-from inferway.config import Secret, load_or_exit, option
-from inferway.net import host_and_port
+from inferway.cli.routers import Answer, RouterOptions, ask, mesh, plain, subject_first
+from inferway.config import load_or_exit
 
 _PROG = "python -m inferway explain ID"
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainConfig:
+class ExplainConfig(RouterOptions):
     """Ask the routers what they decided for the request with this X-Request-Id, why, and what came of it."""
-
-    routers: tuple[str, ...] = option(
-        (), "gRPC addresses of routers, comma-separated", check=host_and_port, default_text=DEFAULT_ROUTERS
-    )
-    json: bool = option(False, "print all that is known as JSON")
-    internal_token: Secret = option(Secret(""), "shared secret of the mesh", env="INFERWAY_INTERNAL_TOKEN")
-    internal_token_file: str = option("", "file with that secret", env="INFERWAY_INTERNAL_TOKEN_FILE")
 
 
 def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
     """Returns 0 when a router knows the request, 1 when none does, 2 for a wrong command line."""
-    request_id, rest = ("", argv) if not argv or argv[0].startswith("-") else (argv[0], argv[1:])
+    request_id, rest = subject_first(argv)
     config = load_or_exit(ExplainConfig, "explain", environ, rest, prog=_PROG)
     if not request_id:
         print(f"explain: the id of a request is needed, before all flags: {_PROG}", file=sys.stderr)
@@ -44,8 +36,7 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
         )
         return response
 
-    target = mesh(environ, config.routers, config.internal_token, config.internal_token_file)
-    answers = ask("explain", target, call)
+    answers = ask("explain", mesh(environ, config), call)
     knowing = [answer.message for answer in answers if answer.message is not None and answer.message.decisions]
     if config.json:
         print(json.dumps({"request_id": request_id, "routers": [plain(message) for message in knowing]}, indent=2))

@@ -15,13 +15,27 @@ from google.protobuf.message import Message
 from inferway.api.v1 import router_pb2_grpc
 from inferway.cli import local_file
 from inferway.cli.core.local_mesh import INNER_PORTS, LOOPBACK
-from inferway.config import Secret
+from inferway.config import Secret, option
 from inferway.grpc_util import InternalToken, channel
+from inferway.net import host_and_port
 
 TIMEOUT_S = 5.0
-# What --help says where none is given.
-DEFAULT_ROUTERS = "that of `make run`"
 M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterOptions:
+    """What every command has that asks routers; each adds its own."""
+
+    routers: tuple[str, ...] = option(
+        (),
+        "gRPC addresses of routers, comma-separated: all of the mesh",
+        check=host_and_port,
+        default_text="that of `make run`",
+    )
+    json: bool = option(False, "print JSON instead of text")
+    internal_token: Secret = option(Secret(""), "shared secret of the mesh", env="INFERWAY_INTERNAL_TOKEN")
+    internal_token_file: str = option("", "file with that secret", env="INFERWAY_INTERNAL_TOKEN_FILE")
 
 
 class Mesh(NamedTuple):
@@ -39,11 +53,16 @@ class Answer(Generic[M]):
     message: M | None
 
 
-def mesh(environ: Mapping[str, str], routers: Sequence[str], token: Secret, token_file: str) -> Mesh:
+def subject_first(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """What a command is about, which stands before all flags (empty: it does not), and the rest."""
+    return ("", argv) if not argv or argv[0].startswith("-") else (argv[0], argv[1:])
+
+
+def mesh(environ: Mapping[str, str], options: RouterOptions) -> Mesh:
     """The routers named, or without any those of the mesh that runs on this machine."""
-    given = InternalToken(token, token_file)
-    if routers:
-        return Mesh(routers, given)
+    given = InternalToken(options.internal_token, options.internal_token_file)
+    if options.routers:
+        return Mesh(options.routers, given)
     local = local_file.read(environ)
     if local is None:
         return Mesh((f"{LOOPBACK}:{INNER_PORTS['router']}",), given)

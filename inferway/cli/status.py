@@ -9,21 +9,13 @@ from typing import Any
 
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.cli.core.standing import standing
-from inferway.cli.routers import DEFAULT_ROUTERS, ask, mesh, plain
-from inferway.config import Secret, load_or_exit, option
-from inferway.net import host_and_port
+from inferway.cli.routers import RouterOptions, ask, mesh, plain
+from inferway.config import load_or_exit
 
 
 @dataclass(frozen=True, slots=True)
-class StatusConfig:
+class StatusConfig(RouterOptions):
     """Show the workers, what waits for them and how well caches are predicted, as each router sees it."""
-
-    routers: tuple[str, ...] = option(
-        (), "gRPC addresses of routers, comma-separated", check=host_and_port, default_text=DEFAULT_ROUTERS
-    )
-    json: bool = option(False, "print JSON")
-    internal_token: Secret = option(Secret(""), "shared secret of the mesh", env="INFERWAY_INTERNAL_TOKEN")
-    internal_token_file: str = option("", "file with that secret", env="INFERWAY_INTERNAL_TOKEN_FILE")
 
 
 def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
@@ -36,7 +28,7 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
         stream.cancel()
         return snapshot
 
-    answers = ask("status", mesh(environ, config.routers, config.internal_token, config.internal_token_file), call)
+    answers = ask("status", mesh(environ, config), call)
     seen = [(answer.router, plain(answer.message)) for answer in answers if answer.message is not None]
     if config.json:
         print(json.dumps({"routers": [{"address": address, **snapshot} for address, snapshot in seen]}, indent=2))

@@ -144,3 +144,8 @@ class Records:
         if self._ended is not None:
             self._ended(record)
         record.request.block_hashes = ()
+
+
+def milliseconds(seconds: float) -> float:
+    """As explanations and logs tell times: to the microsecond."""
+    return round(seconds * 1000, 3)

@@ -10,18 +10,7 @@ from hypothesis import strategies as st
 
 from inferway.blocks import BlocksRemoved, BlocksStored
 from router.simulate.engine import Engine, EngineLoad, EngineSettings, Job
-
-# A step takes 10 ms, 1 ms for each answer and 1 ms for each prompt token.
-PLAIN = EngineSettings(
-    prefill_tokens_per_s=1000.0,
-    step_s=0.010,
-    step_s_per_request=0.001,
-    prefill_overlap=0.0,
-    chunk_tokens=100,
-    max_running=4,
-    kv_tokens=10_000,
-    block_size=10,
-)
+from tests.support.simulated import ENGINE as PLAIN
 
 
 def job(key: int, prompt: int, output: int, *, hashes: range | list[int] | None = None, priority: int = 0) -> Job:

@@ -19,20 +19,10 @@ from router.simulate.plot import ttft_plot
 from router.simulate.replay import FleetSettings, Outcome, replay
 from router.simulate.report import Run, json_line, tables
 from router.simulate.trace import TraceRequest, read_trace
+from tests.support.simulated import ENGINE
 
 CONVERSATION = Path(__file__).resolve().parents[4] / "shared" / "data" / "mooncake" / "conversation_trace.jsonl"
 
-# A step takes 10 ms, 1 ms for each answer and 1 ms for each prompt token.
-ENGINE = EngineSettings(
-    prefill_tokens_per_s=1000.0,
-    step_s=0.010,
-    step_s_per_request=0.001,
-    prefill_overlap=0.0,
-    chunk_tokens=100,
-    max_running=4,
-    kv_tokens=10_000,
-    block_size=10,
-)
 FLEET = FleetSettings(workers=2, engine=ENGINE, expected_tokens=10, hop_s=0.001, report_s=0.1, kv_events=True)
 
 
