@@ -87,4 +87,16 @@ def test_the_summary_adds_up(tmp_path: Path, output: str, status: int, expected:
     """The last line has pytest's counts and the other checks together; a run that broke off counts as an error."""
     path = tmp_path / "output"
     path.write_text(output + "\n")
-    assert run("summary.sh", str(path), str(status), "3", "0", "60").stdout == expected + "\n"
+    assert run("summary.sh", "3", "0", "60", str(path), str(status)).stdout == expected + "\n"
+
+
+def test_the_summary_adds_up_several_runs(tmp_path: Path) -> None:
+    """One that broke off is an error beside whatever failed in the others."""
+    outputs = [("2 failed, 5 passed in 9s", 1), ("= 7 passed, 1 skipped in 3s =", 0), ("Killed", 137)]
+    arguments = []
+    for place, (output, status) in enumerate(outputs):
+        (tmp_path / str(place)).write_text(output + "\n")
+        arguments += [str(tmp_path / str(place)), str(status)]
+    assert run("summary.sh", "3", "1", "60", *arguments).stdout == (
+        "===== 3 failed, 15 passed, 1 skipped, 1 error in 60s =====\n"
+    )
