@@ -33,7 +33,7 @@ def rate_headers(bounds: Sequence[Bound], standings: Sequence[Standing]) -> dict
 
 
 def limit_error(bounds: Sequence[Bound], verdict: Verdict, *, rng: Rng) -> ApiError:
-    """The 429 for a verdict that refuses, with the headers of the limit that failed and of the other kind's tightest."""
+    """The 429 for a verdict that refuses: headers of the limit that failed, and of the tightest of the other kind."""
     assert verdict.failed is not None, "nothing has failed"
     bound, standing = bounds[verdict.failed], verdict.standings[verdict.failed]
     headers = rate_headers(bounds, verdict.standings)
