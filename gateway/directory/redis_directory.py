@@ -15,13 +15,20 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from redis.exceptions import RedisError
-
 from inferway import logs
 
 from ..core.tenants import Caller, TenantFields, caller_of
 from .changes import Changes
-from .documents import Block, Documents, KeyDocument, Unreadable, key_subject, model_subject, tenant_subject
+from .documents import (
+    AWAY_ERRORS,
+    Block,
+    Documents,
+    KeyDocument,
+    Unreadable,
+    key_subject,
+    model_subject,
+    tenant_subject,
+)
 from .lookups import Away, Lookups
 
 log = logging.getLogger(__name__)
@@ -114,7 +121,7 @@ class RedisDirectory:
         except Unreadable as error:
             logs.event(log, "document_unreadable", error=str(error), level=logging.ERROR)
             raise Away from error
-        except (RedisError, OSError, TimeoutError) as error:
+        except AWAY_ERRORS as error:
             self._away_until = time.monotonic() + _AWAY_S
             fault = f"{type(error).__name__}: {error}"
             logs.event(log, "directory_away", error=fault, level=logging.WARNING)
@@ -127,7 +134,7 @@ class RedisDirectory:
                 async with asyncio.timeout(_BLOCKS_TIMEOUT_S):
                     self._blocks = await self._documents.blocks()
                 pause = _BLOCKS_S
-            except (RedisError, OSError, TimeoutError):
+            except AWAY_ERRORS:
                 pause = _AWAY_S
             self._settled.set()
             try:
