@@ -50,6 +50,12 @@ class Reason(Enum):
     WORKER_CHOICE_NOT_ALLOWED = Row(
         403, "permission_error", "worker_choice_not_allowed", "PERMISSION_DENIED", "this key may not choose workers"
     )
+    TENANT_BLOCKED = Row(
+        403, "permission_error", "tenant_blocked", "PERMISSION_DENIED", "the operator has blocked the tenant"
+    )
+    MODEL_BLOCKED = Row(
+        403, "permission_error", "model_blocked", "PERMISSION_DENIED", "the operator has blocked the model"
+    )
     MODEL_NOT_FOUND = Row(404, _INVALID, "model_not_found", "NOT_FOUND", "no such model")
     UNKNOWN_URL = Row(404, _INVALID, "unknown_url", "NOT_FOUND", "no such path")
     METHOD_NOT_ALLOWED = Row(405, _INVALID, "method_not_allowed", "UNIMPLEMENTED", "the path takes other methods")

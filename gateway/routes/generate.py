@@ -26,6 +26,7 @@ from ..core.limits import Limits, completion_tokens, tightest
 from ..core.naming import Naming
 from ..core.rendezvous import session_of
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
+from ..core.tenants import Caller
 from ..embedding import Embedding
 from ..generation import TICK_S, Plan, Sink
 from ..generation_group import Running
@@ -87,6 +88,8 @@ class Inference:
     naming: Callable[[], Naming]
     # Of all models and callers.
     limits: Limits
+    # Whether a model is, by any of its names.
+    is_blocked: Callable[..., bool]
 
     def find(
         self, exchange: Exchange, name: str, *, fields: Sequence[str] = (), sticky_key: str = ""
@@ -95,7 +98,7 @@ class Inference:
 
         What the name or the request's fields bring with them goes into the headers of the answer. `sticky_key` keeps
         requests that belong together on one model of an alias. Raises ApiError (MODEL_NOT_ALLOWED, MODEL_NOT_FOUND,
-        MODEL_NOT_READY).
+        MODEL_NOT_READY, MODEL_BLOCKED).
         """
         exchange.model = name
         caller = exchange.caller
@@ -105,6 +108,8 @@ class Inference:
             raise ApiError(Reason.MODEL_NOT_ALLOWED, f"This key may not use the model '{name[:200]}'.", "model")
         model = self.catalog.find(real_name)
         exchange.model = model.name
+        if self.is_blocked(name, *names_of(model)):
+            raise ApiError(Reason.MODEL_BLOCKED, f"The model '{name[:200]}' is blocked at the moment.", "model")
         naming = self.naming()
         exchange.headers.update(naming.headers((name, model.name), fields))
         if model.name != name:
@@ -121,7 +126,7 @@ class Inference:
         self, model: ServedModel, exchange: Exchange, build: Callable[[], Sequence[Sequence[int]]], *, body_bytes: int
     ) -> list[Prompt]:
         """The token ids that `build` makes, ready to be sent."""
-        salt = _cache_salt(self.cache_secret, exchange.caller.tenant_id)
+        salt = _cache_salt(self.cache_secret, exchange.caller)
 
         def prompts() -> list[Prompt]:
             size = model.description.block_size
@@ -327,9 +332,15 @@ def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list
     return sinks
 
 
-def _cache_salt(secret: bytes, tenant_id: str) -> bytes:
-    """The tenant's cache domain: never chosen by the tenant, the same on every gateway."""
-    return hmac.digest(secret, tenant_id.encode(), "sha256")[:16]
+def _cache_salt(secret: bytes, caller: Caller) -> bytes:
+    """That of the caller's cache domain: never chosen by the caller, the same on every gateway."""
+    return hmac.digest(secret, caller.cache_domain.encode(), "sha256")[:16]
+
+
+def names_of(model: ServedModel) -> Sequence[str]:
+    """Everything that a model goes by, and the one that it is an adapter of."""
+    description = model.description
+    return (description.name, *description.aliases, *([description.parent] if description.parent else []))
 
 
 def _fault(error: Exception, exchange: Exchange) -> ApiError:
