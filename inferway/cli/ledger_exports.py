@@ -23,8 +23,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from inferway.cli.core.usage import day_at, day_of
 from inferway.ledger import COLUMNS, FLAGS, TEXTS, VERSION, LedgerEntry, entry_of
+from inferway.usage import day_at, day_of
 
 Format = Literal["csv", "parquet"]
 

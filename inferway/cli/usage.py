@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from inferway.cli.core.tables import shown, some
-from inferway.cli.core.usage import GROUPS, Sums, unix_ms
+from inferway.cli.core.usage_table import usage_table
 from inferway.cli.ledger_exports import ExportError, TenantExport, locked, tenants_in
 from inferway.cli.ledger_streams import Streams, file_entries
 from inferway.cli.redis_client import RedisUrlError, redis_client
 from inferway.config import Secret, load_or_exit, option
 from inferway.ledger import LedgerEntry, UnknownEntry
+from inferway.usage import GROUPS, Sums, unix_ms
 
 _PROG = "python -m inferway usage"
 _BATCH = 50_000
@@ -107,7 +108,7 @@ def _usage(config: UsageConfig) -> int:
     if config.json:
         print(json.dumps({**sums.as_json(), "damaged": damaged}, indent=2))
     else:
-        print(sums.as_text())
+        print(usage_table(sums))
     if damaged:
         print(f"usage: {some(damaged, 'line')} of {config.files} cannot be read", file=sys.stderr)
     return 1 if damaged else 0

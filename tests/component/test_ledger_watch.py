@@ -1,4 +1,4 @@
-"""Alarms before the ledgers fill the store."""
+"""Alarms before the ledgers fill the store, and sums for the admin API."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
+from gateway.quota.ledger_sums import add_ledger
 from gateway.quota.ledger_watch import LedgerMetrics, LedgerWatch
-from inferway.ledger import stream_key
+from inferway.ledger import LedgerEntry, stream_key
 from inferway.metrics import Registry
+from inferway.usage import Sums
 from tests.support.valkey import Cluster, Valkey
 from tests.support.waiting import until
 
@@ -102,3 +104,24 @@ async def test_a_cluster_is_looked_at_as_a_whole() -> None:
         assert (seen.entries, seen.longest) == (24, 2)
         assert 0 < seen.memory_ratio < 1
         await client.aclose()
+
+
+async def test_a_ledger_is_summed() -> None:
+    """From the time that is asked for, in chunks, up to a bound that is told."""
+    with Valkey() as valkey:
+        async with client_of(valkey) as client:
+            for number in range(350):
+                entry = LedgerEntry(reservation_id=str(number), tenant="acme", outcome="ok", prompt_tokens=2)
+                record = {**dict(entry.record()), "finished_ms": str(1000 + number)}
+                await client.xadd(stream_key("inferway", "acme"), record, id=f"{1000 + number}-0")
+            for since, most, is_all, requests in (
+                (None, 350, True, 350),
+                (1100, 350, True, 250),
+                (None, 349, False, 349),
+            ):
+                sums = Sums(("tenant",), since)
+                assert await add_ledger(client, "inferway", "acme", sums, most=most) is is_all
+                assert (sums.total.requests, sums.total.prompt_tokens) == (requests, 2 * requests)
+            nobody = Sums(())
+            assert await add_ledger(client, "inferway", "nobody", nobody)
+            assert nobody.total.requests == 0

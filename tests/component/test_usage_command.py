@@ -19,9 +19,9 @@ import redis
 
 from inferway.checked_lines import checked
 from inferway.cli import usage
-from inferway.cli.core.usage import day_at
 from inferway.cli.ledger_exports import TenantExport
 from inferway.ledger import LedgerEntry, stream_key
+from inferway.usage import day_at
 from tests.support.command import inferway
 from tests.support.processes import ROOT
 from tests.support.valkey import Cluster, Valkey, sentinel_url, sentinels

@@ -1,4 +1,4 @@
-"""Sums of ledger entries, and the times that they are asked for by."""
+"""Sums of ledger entries, and the times that they are asked for by; for the command and for the admin API."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from inferway.cli.core.tables import count, table
 from inferway.ledger import LedgerEntry
 
 GROUPS = ("tenant", "project", "key", "model", "endpoint", "worker", "day", "outcome")
-_UNITS_A_TOKEN = 1000
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -109,16 +107,3 @@ class Sums:
             "groups": [{**names, **totals.as_json()} for names, totals in self.groups()],
             "total": self.total.as_json(),
         }
-
-    def as_text(self) -> str:
-        header = (*self.by, "requests", "prompt", "cached", "completion", "reasoning", "weighted", "outcomes")
-        rows = [(*names.values(), *_cells(totals)) for names, totals in self.groups()]
-        if not self.by or len(rows) != 1:
-            rows.append((*("total" if not at else "" for at in range(len(self.by))), *_cells(self.total)))
-        return table(header, rows, left=(*range(len(self.by)), len(header) - 1))
-
-
-def _cells(totals: Totals) -> tuple[str, ...]:
-    counts = (totals.prompt_tokens, totals.cached_tokens, totals.completion_tokens, totals.reasoning_tokens)
-    outcomes = ", ".join(f"{name} {count(number)}" for name, number in totals.outcomes.most_common())
-    return (count(totals.requests), *map(count, counts), f"{totals.units / _UNITS_A_TOKEN:,.1f}", outcomes)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.cli.core.usage import Sums, unix_ms
+from inferway.cli.core.usage_table import usage_table
 from inferway.ledger import LedgerEntry
+from inferway.usage import Sums, unix_ms
 
 NOW_MS = 1_796_050_000_000
 DAY_MS = 86_400_000
@@ -86,7 +87,7 @@ def test_days_are_those_of_the_end() -> None:
             finished_ms=finished,
         )
         sums.add(entry)
-    assert sums.as_text().splitlines() == [
+    assert usage_table(sums).splitlines() == [
         "day         requests  prompt  cached  completion  reasoning  weighted  outcomes",
         "1970-01-01         2   2,000       0           0          0   4,001.0  ok 2",
         "1970-01-02         1   1,000       0           0          0   2,000.5  ok 1",
