@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 
 from inferway import logs
 from inferway.checked_lines import checked
-from inferway.ledger import FINISHED, LEDGER_SUFFIX
+from inferway.ledger import LEDGER_SUFFIX
 
 from .store import Booking, Books
 
@@ -25,42 +26,56 @@ _MAX_UNWRITTEN = 100_000
 
 
 class FileLedger:
-    """Books of the memory, whose entries are appended to a file a day: `DAY.OWNER.ledger`. Files are never deleted."""
+    """Entries appended to a file a day, `DAY.OWNER.ledger`. Files are never deleted."""
 
-    def __init__(self, books: Books, folder: Path, owner: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, owner: str, *, clock: Callable[[], float] = time.time) -> None:
         """`owner` is the process's alone, and fit for a file's name. Raises OSError where the folder cannot be made."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._books = books
         self._folder = folder
         self._owner = owner
         self._clock = clock
         self._unwritten: list[bytes] = []
+        self._lock = threading.Lock()
 
-    async def settle_many(self, bookings: Sequence[Booking]) -> Sequence[bool]:
-        """As the books answer. An entry that the disk does not take is written with a later one."""
-        answers = await self._books.settle_many(bookings)
-        now_ms = round(self._clock() * 1000)
-        for (_, settlement), is_booked in zip(bookings, answers, strict=True):
-            if is_booked and settlement.record:
-                entry = {**dict(settlement.record), FINISHED: str(now_ms - settlement.age_ms)}
-                self._unwritten.append(checked(msgspec.json.encode(entry)))
-        if self._unwritten:
-            await self._write()
-        return answers
+    def write(self, _tenant_id: str, record: Sequence[tuple[str, str]]) -> None:
+        """Keep an entry, whose record names its tenant, for the next `flush`."""
+        self._unwritten.append(checked(msgspec.json.encode(dict(record))))
 
-    async def _write(self) -> None:
+    async def flush(self) -> None:
+        """Bring everything to disk. What the disk does not take is tried again with the next one."""
+        if not self._unwritten:
+            return
         lines, self._unwritten = self._unwritten, []
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         path = self._folder / f"{day}.{self._owner}{LEDGER_SUFFIX}"
         try:
             # Shielded: a task that is cancelled must not leave it open whether they were written.
-            await asyncio.shield(asyncio.to_thread(_append, path, b"".join(lines)))
+            await asyncio.shield(asyncio.to_thread(self._append, path, b"".join(lines)))
         except OSError as error:
             self._unwritten = [*lines, *self._unwritten]
             logs.event(log, "ledger_file_failed", level=logging.ERROR, problem=str(error), entries=len(lines))
             if lost := self._unwritten[_MAX_UNWRITTEN:]:
                 del self._unwritten[_MAX_UNWRITTEN:]
                 logs.event(log, "ledger_entries_lost", level=logging.ERROR, entries=len(lost))
+
+    def _append(self, path: Path, data: bytes) -> None:
+        # One that was cancelled may still be at it.
+        with self._lock:
+            _append(path, data)
+
+
+class FiledBooks:
+    """Books that give their entries to a ledger of files: on disk, where it takes them, before anything counts as booked."""
+
+    def __init__(self, books: Books, ledger: FileLedger) -> None:
+        """`books` write to `ledger`."""
+        self._books = books
+        self._ledger = ledger
+
+    async def settle_many(self, bookings: Sequence[Booking]) -> Sequence[bool]:
+        answers = await self._books.settle_many(bookings)
+        await self._ledger.flush()
+        return answers
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -25,7 +25,8 @@ from inferway.metrics import Registry
 
 from ..core.quota.calls import Settlement
 from .spool import Spool, Spooled
-from .store import Booking, Books, StoreAway
+from .store import Booking, Books
+from .wire import StoreAway
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,6 @@ from typing import NamedTuple, Protocol
 from ..core.quota.calls import Settlement
 
 
-class StoreAway(Exception):
-    """The store of the books cannot answer now. What it was asked may have happened all the same."""
-
-
 class Booking(NamedTuple):
     tenant_id: str
     settlement: Settlement
@@ -19,4 +15,7 @@ class Booking(NamedTuple):
 
 class Books(Protocol):
     async def settle_many(self, bookings: Sequence[Booking]) -> Sequence[bool]:
-        """For each, in order, whether it has been booked now; False: it had been before. Raises StoreAway."""
+        """For each, in order, whether it has been booked now; False: it had been before.
+
+        Raises StoreAway: some of them, or all, may have been booked.
+        """

@@ -19,7 +19,9 @@ import pytest
 import redis
 
 from gateway.core.quota.calls import Settlement
-from gateway.quota.file_ledger import FileLedger
+from gateway.quota.file_ledger import FiledBooks, FileLedger
+from gateway.quota.memory_books import MemoryBooks
+from gateway.quota.redis_books import RedisBooks
 from gateway.quota.settling import Settling, SettlingMetrics
 from gateway.quota.spool import Spool, Spooled
 from gateway.quota.store import Booking, Books
@@ -27,7 +29,7 @@ from inferway.cli.ledger_streams import file_entries
 from inferway.ledger import LedgerEntry, entry_of, stream_key
 from inferway.metrics import Registry
 from tests.support.processes import ROOT
-from tests.support.settlements import StreamBooks, settlement
+from tests.support.settlements import redis_books, settlement
 from tests.support.valkey import Valkey
 from tests.support.waiting import until, wait_until
 
@@ -84,13 +86,12 @@ async def running(books: Books, spool: Spool | None = None, **options: Any) -> A
 
 
 @pytest.fixture
-async def books(valkey: Valkey) -> AsyncIterator[StreamBooks]:
-    found = StreamBooks(valkey.url)
-    yield found
-    await found.close()
+async def books(valkey: Valkey) -> AsyncIterator[RedisBooks]:
+    async with redis_books(valkey.url) as found:
+        yield found
 
 
-async def test_all_are_booked_in_order(valkey: Valkey, books: StreamBooks) -> None:
+async def test_all_are_booked_in_order(valkey: Valkey, books: RedisBooks) -> None:
     """While the store is well nothing touches a disk, and who books does not wait."""
     async with running(books) as run:
         wanted = [f"r-{number}" for number in range(1000)]
@@ -105,7 +106,7 @@ async def test_all_are_booked_in_order(valkey: Valkey, books: StreamBooks) -> No
     assert names(valkey) == wanted
 
 
-async def test_an_outage_is_bridged_by_the_spool(valkey: Valkey, books: StreamBooks, tmp_path: Path) -> None:
+async def test_an_outage_is_bridged_by_the_spool(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """Kept on disk while the store is away, replayed once in order, with the ages that they have by then."""
     async with running(books, Spool(tmp_path, "gw", 1 << 20)) as run:
         run.book(settlement("before"))
@@ -132,7 +133,7 @@ async def test_an_outage_is_bridged_by_the_spool(valkey: Valkey, books: StreamBo
         assert run.counted("spooled") == 300
 
 
-async def test_what_is_in_doubt_is_told_again(valkey: Valkey, books: StreamBooks, tmp_path: Path) -> None:
+async def test_what_is_in_doubt_is_told_again(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """A store that takes a call and does not answer in time books it once all the same."""
     async with running(books, Spool(tmp_path, "gw", 1 << 20)) as run:
         run.book(settlement("before"))
@@ -150,7 +151,7 @@ async def test_what_is_in_doubt_is_told_again(valkey: Valkey, books: StreamBooks
 
 
 async def test_without_a_spool_memory_holds_them(
-    valkey: Valkey, books: StreamBooks, caplog: pytest.LogCaptureFixture
+    valkey: Valkey, books: RedisBooks, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Up to its bound, of which is told beforehand; what is above is lost, loudly."""
     async with running(books, None, max_pending=50) as run:
@@ -169,7 +170,7 @@ async def test_without_a_spool_memory_holds_them(
     assert names(valkey) == [f"r-{number}" for number in range(50)]
 
 
-async def test_a_full_spool_leaves_the_rest_in_memory(valkey: Valkey, books: StreamBooks, tmp_path: Path) -> None:
+async def test_a_full_spool_leaves_the_rest_in_memory(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """The oldest stay on disk, the newest in memory, an alarm is up, and all are booked in the end."""
     async with running(books, Spool(tmp_path, "gw", 40_000)) as run:
         valkey.stop()
@@ -186,7 +187,7 @@ async def test_a_full_spool_leaves_the_rest_in_memory(valkey: Valkey, books: Str
         assert sorted(names(valkey)) == sorted(wanted)
 
 
-async def test_a_disk_that_fails_is_tried_again(valkey: Valkey, books: StreamBooks, tmp_path: Path) -> None:
+async def test_a_disk_that_fails_is_tried_again(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """A folder that is no folder any more keeps nothing; once it is back it does."""
     folder = tmp_path / "volume"
     async with running(books, Spool(folder, "gw", 1 << 20)) as run:
@@ -204,7 +205,7 @@ async def test_a_disk_that_fails_is_tried_again(valkey: Valkey, books: StreamBoo
         await until(lambda: names(valkey) == ["r"])
 
 
-async def test_a_close_leaves_nothing_in_memory(valkey: Valkey, books: StreamBooks, tmp_path: Path) -> None:
+async def test_a_close_leaves_nothing_in_memory(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """What the store does not take goes to disk, and the next process books it."""
     async with running(books, Spool(tmp_path, "gw", 1 << 20)) as run:
         valkey.pause()
@@ -220,7 +221,7 @@ async def test_a_close_leaves_nothing_in_memory(valkey: Valkey, books: StreamBoo
 
 
 async def test_a_settlement_that_the_store_refuses_does_not_stop_the_others(
-    valkey: Valkey, books: StreamBooks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    valkey: Valkey, books: RedisBooks, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is set aside, with all that is needed to book it by hand."""
 
@@ -245,7 +246,7 @@ async def test_a_settlement_that_the_store_refuses_does_not_stop_the_others(
         await until(lambda: "c" in names(valkey))
 
 
-async def test_an_end_in_the_future_has_no_age(valkey: Valkey, books: StreamBooks, tmp_path: Path) -> None:
+async def test_an_end_in_the_future_has_no_age(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """A wall clock that was set back between spool and replay makes nothing younger than new."""
     before = Spool(tmp_path, "before", 1 << 20)
     before.append([Spooled("acme", settlement("r"), round(time.time() * 1000) + 3_600_000)])
@@ -301,24 +302,13 @@ def test_killed_processes_and_an_outage_lose_nothing(valkey: Valkey, tmp_path: P
         assert missing == []
 
 
-class MemoryBooks:
-    """Books of the memory that know no limits."""
-
-    def __init__(self) -> None:
-        self._settled: set[str] = set()
-
-    async def settle_many(self, bookings: Sequence[Booking]) -> Sequence[bool]:
-        answers = [told.reservation_id not in self._settled for _, told in bookings]
-        self._settled.update(told.reservation_id for _, told in bookings)
-        return answers
-
-
 async def test_without_a_store_the_ledger_is_a_file(tmp_path: Path) -> None:
     """An entry for each, with the end that its age says, in files by day; a disk that fails gets it later."""
     now = 1_796_050_000.0
     folder = tmp_path / "ledger"
-    books = FileLedger(MemoryBooks(), folder, "gw", clock=lambda: now)
-    async with running(books) as run:
+    kept = FileLedger(folder, "gw", clock=lambda: now)
+    books = MemoryBooks(write=kept.write, clock=lambda: round(now * 1000))
+    async with running(FiledBooks(books, kept)) as run:
         for number in range(3):
             run.book(settlement(f"r-{number}"))
         await until(lambda: len(run.booked) == 3)
