@@ -65,7 +65,7 @@ class FileLedger:
 
 
 class FiledBooks:
-    """Books that give their entries to a ledger of files: on disk, where it takes them, before anything counts as booked."""
+    """Books that give their entries to a ledger of files, flushed before what they book counts as booked."""
 
     def __init__(self, books: Books, ledger: FileLedger) -> None:
         """`books` write to `ledger`."""
