@@ -16,9 +16,10 @@ from inferway.cli.core.tables import shown, some
 from inferway.cli.core.usage_table import usage_table
 from inferway.cli.ledger_exports import ExportError, TenantExport, locked, tenants_in
 from inferway.cli.ledger_streams import Streams, file_entries
-from inferway.cli.redis_client import RedisUrlError, redis_client
+from inferway.cli.redis_client import redis_client
 from inferway.config import Secret, load_or_exit, option
 from inferway.ledger import LedgerEntry, UnknownEntry
+from inferway.redis_url import RedisUrl, redis_url
 from inferway.usage import GROUPS, Sums, unix_ms
 
 _PROG = "python -m inferway usage"
@@ -35,8 +36,9 @@ class LedgerOptions:
 
     redis: Secret = option(
         Secret(""),
-        "Redis of the mesh: redis://, rediss://, redis+sentinel://HOST:PORT,.../SERVICE or redis+cluster://HOST:PORT,...",
+        "Redis of the mesh: redis://, rediss://, redis+sentinel://HOST,HOST/SERVICE or redis+cluster://HOST,HOST",
         env="INFERWAY_REDIS",
+        check=redis_url,
     )
     redis_prefix: str = option("inferway", "what the names of all keys begin with", env="INFERWAY_REDIS_PREFIX")
     tenant: str = option("", "this tenant only", default_text="all")
@@ -201,9 +203,7 @@ class _Opened:
         except ImportError:
             raise ExportError("the package redis is needed (the extra `gateway`)") from None
         try:
-            self._redis = redis_client(self._config.redis)
-        except RedisUrlError as error:
-            raise _Wrong(f"--redis: {error}") from None
+            self._redis = redis_client(RedisUrl.parse(self._config.redis))
         except Exception as error:
             self._tell(error)
             raise
