@@ -22,6 +22,8 @@ from inferway.ops import OK, SHUTTING_DOWN, Readiness
 from inferway.service import STOPPED
 from inferway.settings_file import SettingsFile
 
+from .accounting import Accounting
+from .accounts import closing
 from .authentication import authentication
 from .catalog import Catalog
 from .config import Config
@@ -72,7 +74,8 @@ class Gateway:
         token = grpc_util.InternalToken(config.internal_token, config.internal_token_file)
         gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
-        self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
+        self._accounting = Accounting(config, gateway_id, registry, self._metrics)
+        self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed, self._accounting.offered)
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
         self._access = Access(config, key_secret(config, token).encode())
         self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value)
@@ -87,6 +90,7 @@ class Gateway:
             new_generations=self._new_generations,
             discard=self._discard,
             new_embedding=self._new_embedding,
+            quotas=self._accounting.quotas,
             executor=self._executor,
             cache_secret=cache_secret(config, token).encode(),
             naming=lambda: self._naming.value,
@@ -110,7 +114,14 @@ class Gateway:
         }
         self.routes: Routes = {**routes, OPENAPI: {"GET": make_openapi()}}
         caller_of = authentication(self._access.directory, anyone_may_choose_workers=config.choose_workers)
-        self._front = Front(self.routes, self._metrics, caller_of, self._catalog.has, config.client_write_timeout_s)
+        self._front = Front(
+            self.routes,
+            self._metrics,
+            caller_of,
+            self._catalog.has,
+            closing(self._accounting.quotas),
+            config.client_write_timeout_s,
+        )
 
     async def listen(self) -> None:
         """Raises CannotListen."""
@@ -139,6 +150,7 @@ class Gateway:
                 group.create_task(self._tick()),
                 group.create_task(self._naming.run(self._metrics.settings_file("models"))),
                 group.create_task(self._access.run(self._metrics.settings_file)),
+                group.create_task(self._accounting.run()),
             ]
             if self._config.listen_fd is not None:
                 await self._wait_to_join(signals.stop)
@@ -146,6 +158,7 @@ class Gateway:
             await signals.stop.wait()
             await self._drain(signals.stop_now)
             await runner.cleanup()
+            await self._accounting.close()
             for part in reversed(parts):
                 part.cancel()
         return STOPPED
@@ -202,6 +215,7 @@ class Gateway:
             tick += 1
             if tick % _TICKS_A_FLUSH == 0:
                 self._metrics.flush()
+                self._accounting.flush_metrics()
 
     def _new_generations(self, plans: Sequence[Plan], sinks: Sequence[Sink]) -> Running:
         generations = [
@@ -237,5 +251,6 @@ class Gateway:
             "workers": len(self._sessions.connected()),
             "routers": self._routing.connected_routers,
             "fallback": self._routing.falls_back,
+            "quota_store": self._accounting.store,
         }
         return Readiness(status, details)

@@ -46,6 +46,26 @@ class Config:
     redis_timeout_ms: int = option(
         100, "a call to Redis may take this long, then it counts as away", unit="ms", minimum=1
     )
+    gateways: int = option(
+        0,
+        "gateways that share Redis, for one that starts while it is away; 0: quotas are closed until it is met",
+        minimum=0,
+    )
+    quota_lease_s: float = option(
+        0.0,
+        "a reservation that nobody settles ends after this time; 0: twice the request's deadline",
+        unit="s",
+        minimum=0.0,
+    )
+    spool_dir: str = option(
+        "", "folder for what is to be booked while Redis is away, and without Redis for the ledger (docs/usage.md)"
+    )
+    spool_max_bytes: int = option(
+        1 << 30, "size of all files of a process in that folder", unit="bytes", minimum=1 << 20
+    )
+    ledger_alarm_entries: int = option(
+        1_000_000, "entries of a tenant's ledger above which the log and a metric warn", minimum=1
+    )
 
     choose_workers: bool = option(
         False, "without keys: let everybody choose workers by header (docs/models-and-tenants.md)"
@@ -104,3 +124,7 @@ class Config:
     )
     key_secret_file: str = option("", "file with that secret, read at the start; --key-secret goes first")
     log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))
+
+    @property
+    def reservation_lease_s(self) -> float:
+        return self.quota_lease_s or 2 * self.request_deadline_s

@@ -13,6 +13,11 @@ def new_request_id() -> str:
     return uuid7(time.time_ns() // 1_000_000, secrets.randbits(74))
 
 
+def new_reservation_id() -> str:
+    """Never a caller's: two requests with one X-Request-Id are two reservations."""
+    return new_request_id()
+
+
 def new_answer_id(prefix: str) -> str:
     """The id in an answer's body: made here, never the caller's X-Request-Id."""
     return f"{prefix}-{secrets.token_hex(12)}"

@@ -36,6 +36,13 @@ class Metrics:
         )
         self.retries = counter("retries", "Requests sent to a further worker.", "reason")
         self.fallback_dispatches = counter("fallback_dispatches", "Requests dispatched without a router.")
+        self.quota_refusals = counter(
+            "quota_refusals", "Requests that a bound refused, or would have in shadow mode.", "bound", "mode"
+        )
+        self.quota_decisions = counter(
+            "quota_decisions", "Requests by who decided on their quota, and how.", "decision"
+        )
+        self.quota_store_up = gauge("quota_store_up", "Whether the store of quotas answers; 1 where there is none.")
         self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
         self.sessions = gauge("worker_sessions", "Workers with an open session.")
         self.routers = gauge("routers_connected", "Routers with an open stream.")

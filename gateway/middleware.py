@@ -28,6 +28,7 @@ from .generation import Timing
 from .http_server import SERVER, error_response
 from .identity import new_request_id
 from .metrics import OTHER, Metrics
+from .quota.quotas import Reservation
 
 log = logging.getLogger("gateway.request")
 
@@ -41,6 +42,8 @@ class Exchange:
 
     request_id: str
     received: float
+    # Key of the route that serves it.
+    route: str
     traceparent: str = ""
     caller: Caller = NOBODY
     workers: WorkerChoice = ANY_WORKER
@@ -50,7 +53,10 @@ class Exchange:
     timing: Timing = field(default_factory=Timing)
     usage: Usage | None = None
     max_tokens: int | None = None
+    priority: int | None = None
     worker_id: str = ""
+    # Its place under the bounds of its caller, from when it has one.
+    reservation: Reservation | None = None
     # Set where a failure was told in-band, behind a status of 200.
     error: ApiError | None = None
     # What the answer says beside its body, whatever becomes of it.
@@ -80,7 +86,8 @@ Routes = Mapping[str, Mapping[str, Handler]]
 class Front:
     """Called by the HTTP server for every request that its parser accepted.
 
-    A handler that has begun its answer tells failures itself: no second answer can follow.
+    A handler that has begun its answer tells failures itself: no second answer can follow. `close` is told of every
+    exchange that has a reservation, with its outcome.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class Front:
         metrics: Metrics,
         caller_of: Callable[[str], Awaitable[Caller]],
         is_known_model: Callable[[str], bool],
+        close: Callable[[Exchange, Reservation, str], None],
         write_timeout_s: float,
     ) -> None:
         self._routes = routes
@@ -96,6 +104,7 @@ class Front:
         self._metrics = metrics
         self._caller_of = caller_of
         self._is_known_model = is_known_model
+        self._close = close
         self._write_timeout_s = write_timeout_s
         # After the drain delay: every answer closes its connection and inference is refused.
         self.shutting_down = False
@@ -103,7 +112,8 @@ class Front:
         self.in_flight = 0
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange = Exchange(_request_id(request), time.monotonic(), _traceparent(request))
+        route = self._route(request.path)
+        exchange = Exchange(_request_id(request), time.monotonic(), route, _traceparent(request))
         outcome = OK
         status = 0
         weight = 1 if self._is_inference(request) else 0  # a probe or a scrape is no load
@@ -129,11 +139,13 @@ class Front:
         finally:
             self.in_flight -= weight
             self._metrics.in_flight.dec(weight)
+            if exchange.reservation is not None:
+                self._close(exchange, exchange.reservation, outcome)
             self._record(request, exchange, outcome, status, time.monotonic())
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         path = request.path
-        methods = self._routes.get(self._route(path))
+        methods = self._routes.get(exchange.route)
         if methods is None:
             raise ApiError(Reason.UNKNOWN_URL, f"There is nothing at {request.method} {path[:200]}.")
         handler = methods.get("GET" if request.method == "HEAD" else request.method)
@@ -176,7 +188,7 @@ class Front:
         return response
 
     def _record(self, request: web.BaseRequest, exchange: Exchange, outcome: str, status: int, now: float) -> None:
-        route = self._route(request.path)
+        route = exchange.route
         self._metrics.http_responses.labels(route, str(status)).inc()
         if self._is_inference(request):
             self._record_inference(exchange, outcome, now)

@@ -182,6 +182,15 @@ class RedisBooks:
                 done.append(answer)
         return done
 
+    async def is_settled(self, tenant_id: str, reservation_id: str) -> bool:
+        """Whether the gateway that made the reservation has settled it itself."""
+        keys = self.keys(tenant_id)
+        return await self._store.call(keys.settled, encode("ZSCORE", keys.settled, reservation_id)) is not None
+
+    async def is_living(self, gateway_id: str) -> bool:
+        """Whether a gateway has told lately that it lives; each one that tells forgets those that have not."""
+        return await self._store.call(self._registry, encode("ZSCORE", self._registry, gateway_id)) is not None
+
     async def forget(self, tenant_id: str) -> None:
         """Drop a tenant's books, leases and settled ids; the ledger stays until it is exported."""
         keys = self.keys(tenant_id)

@@ -53,13 +53,15 @@ def make_embeddings(inference: Inference) -> Handler:
             tenant_weight=exchange.caller.weight,
         )
         spec = EmbedSpec(exchange.request_id, model.name, inputs, asked.dimensions, ask.priority, exchange.traceparent)
+        exchange.priority = ask.priority
+        await inference.reserve(exchange, asked.model, Usage(prompt_tokens, 0))
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)
         try:
             vectors = await embedding.run()
         finally:
             exchange.worker_id = embedding.worker_id
             exchange.timing = Timing(embedding.queued, embedding.dispatched)
-        exchange.usage = Usage(prompt_tokens, 0)
+            exchange.usage = Usage(prompt_tokens, 0) if embedding.dispatched else None
         exchange.ignores(asked.ignored)
         answer = embedding_answer(asked.model, vectors, asked.encoding, prompt_tokens)
         return web.Response(body=answer, content_type="application/json")

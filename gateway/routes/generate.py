@@ -17,6 +17,7 @@ from aiohttp import web
 from inferway.blocks import block_hashes, prompt_hash
 from inferway.errors import ApiError, Reason
 
+from ..accounts import note
 from ..answers import GatheredAnswer, Part, StreamedAnswer
 from ..catalog import Catalog, ServedModel
 from ..config import Config
@@ -32,6 +33,7 @@ from ..generation import TICK_S, Plan, Sink
 from ..generation_group import Running
 from ..identity import new_answer_id
 from ..middleware import Exchange, read_json_body
+from ..quota.quotas import Quotas, Reservation
 from ..router_client import Ask
 from ..sse_stream import SseStream
 from ..worker_sessions import EmbedSpec, prompt_wire
@@ -39,8 +41,6 @@ from ..worker_sessions import EmbedSpec, prompt_wire
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Completion tokens to reckon with where the caller gave no limit.
-_DEFAULT_EXPECTED_TOKENS = 256
 # Bodies above this size are rendered and tokenized off the loop.
 _OFFLOAD_BYTES = 32_768
 
@@ -83,6 +83,7 @@ class Inference:
     discard: Callable[[Running], None]
     # The last argument is the deadline, in monotonic seconds.
     new_embedding: Callable[[Ask, EmbedSpec, float], Embedding]
+    quotas: Quotas
     executor: Executor
     cache_secret: bytes
     naming: Callable[[], Naming]
@@ -160,6 +161,11 @@ class Inference:
         Raises ApiError while the status line is unspent.
         """
         plans = [self._plan(model, limits, asked, prompt, exchange, reply.param) for prompt in prompts]
+        exchange.priority = plans[0].ask.priority
+        reservation = await self.reserve(exchange, asked.model, _most(plans))
+        plans = [
+            replace(plan, settlement=note(exchange, reservation, prompt=place)) for place, plan in enumerate(plans)
+        ]
         answer = Answer(
             new_answer_id(reply.id_prefix), int(time.time()), asked.model, model.fingerprint, asked.service_tier or ""
         )
@@ -167,6 +173,16 @@ class Inference:
         if asked.stream:
             return await self._stream(request, exchange, asked, plans, answer, reply)
         return await self._whole(exchange, asked, plans, answer, reply)
+
+    async def reserve(self, exchange: Exchange, name: str, most: Usage) -> Reservation:
+        """A place under the caller's bounds for a request that will use `most`, as far as one can tell.
+
+        `name` is what the caller calls the model. Raises ApiError.
+        """
+        reservation = await self.quotas.reserve(exchange.caller, (name, exchange.model), most)
+        exchange.reservation = reservation
+        exchange.headers.update(reservation.headers)
+        return reservation
 
     def _plan(
         self,
@@ -195,8 +211,11 @@ class Inference:
                     "logit_bias",
                 )
         now = time.monotonic()
-        expected = _DEFAULT_EXPECTED_TOKENS if sampling.max_tokens is None else max(1, sampling.max_tokens)
-        expected = min(expected, description.context_length - prompt_tokens)
+        room = description.context_length - prompt_tokens
+        most = room if max_tokens is None else max(1, min(max_tokens, room))
+        expected = most
+        if asked.sampling.max_tokens is None:
+            expected = self.quotas.expected.expected(exchange.caller.tenant_id, model.name, most=most)
         ask = Ask(
             request_id=exchange.request_id,
             model=model.name,
@@ -252,7 +271,7 @@ class Inference:
             scored=asked.logprobs is not None,
             continuous_usage=(lambda: generation.usage_so_far()) if asked.continuous_usage else None,
         )
-        generation = self.new_generations(plans, _sinks(sink, plans))
+        generation = self._generations(exchange, plans, sink)
         try:
             generation.start()
             await generation.started
@@ -291,7 +310,7 @@ class Inference:
         reply: Reply,
     ) -> web.StreamResponse:
         sink = GatheredAnswer(reply.readers, scored=asked.logprobs is not None)
-        generation = self.new_generations(plans, _sinks(sink, plans))
+        generation = self._generations(exchange, plans, sink)
         try:
             generation.start()
             await generation.ended
@@ -301,6 +320,12 @@ class Inference:
         body = reply.whole(answer, sink.choices(), _with_thoughts(generation.usage, reply))
         exchange.headers["openai-processing-ms"] = _elapsed_ms(exchange)
         return web.Response(body=body, content_type="application/json")
+
+    def _generations(self, exchange: Exchange, plans: Sequence[Plan], sink: StreamedAnswer | GatheredAnswer) -> Running:
+        generation = self.new_generations(plans, _sinks(sink, plans))
+        assert exchange.reservation is not None, "reserve first"
+        exchange.reservation.running = generation
+        return generation
 
     def _finish(self, generation: Running, exchange: Exchange, reply: Reply) -> None:
         self.discard(generation)
@@ -318,6 +343,14 @@ def _with_thoughts(usage: Usage, reply: Reply) -> Usage:
     if usage.reasoning_tokens or not counted:
         return usage
     return replace(usage, reasoning_tokens=min(counted, usage.completion_tokens))
+
+
+def _most(plans: Sequence[Plan]) -> Usage:
+    """What the plans will use, as far as one can tell: none of it from the cache."""
+    return Usage(
+        sum(plan.ask.prompt_tokens for plan in plans),
+        sum(plan.ask.expected_tokens * plan.ask.num_choices for plan in plans),
+    )
 
 
 def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list[Sink]:

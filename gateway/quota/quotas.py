@@ -1,0 +1,200 @@
+"""What the journey of a request asks of quotas: a place before it begins, its account when it has ended.
+
+A reservation is made once and closed once, whatever happens between. `reserve` may be cancelled with its request;
+`close` never waits, and what it has to send goes on without the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from inferway.errors import OK
+from inferway.ledger import LedgerEntry
+
+from ..core.ledger import settlement_of
+from ..core.quota.account import booked
+from ..core.quota.calls import Reserve, Settlement, Verdict
+from ..core.quota.expected import ExpectedOutput
+from ..core.quota.policy import Bound
+from ..core.quota.rate_headers import limit_error, rate_headers, store_away_error
+from ..core.quota.slices import Slices
+from ..core.sse import Usage
+from ..core.tenants import Caller
+from ..generation_group import Running
+from ..identity import new_reservation_id
+from ..metrics import Metrics
+from .settling import Settling
+from .wire import StoreAway
+
+# How long the last count of an aborted request may take to come; then what the gateway has seen counts.
+_COUNT_S = 2.0
+_NOTHING = Usage(0, 0)
+
+
+class Books(Protocol):
+    """Where places are held for all gateways, or for this one alone."""
+
+    @property
+    def gateways(self) -> int | None:
+        """How many live, as far as is known; None: the store has never been met."""
+
+    async def reserve(self, tenant_id: str, call: Reserve) -> Verdict:
+        """Raises StoreAway."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A request's place under its bounds, until it is closed."""
+
+    reservation_id: str
+    caller: Caller
+    bounds: tuple[Bound, ...]
+    # What the answer says of the bounds.
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # What generates for it; None for embeddings.
+    running: Running | None = None
+
+
+class Quotas:
+    def __init__(
+        self, books: Books, settling: Settling, slices: Slices | None, metrics: Metrics, *, lease_s: float
+    ) -> None:
+        """`slices` decide while the books are away; None where the books are this process's own."""
+        self._books = books
+        self._settling = settling
+        self._slices = slices
+        self._metrics = metrics
+        self._lease_ms = round(lease_s * 1000)
+        self._rng = random.Random()
+        self.expected = ExpectedOutput()
+        # Closed, and waiting for the last count of what was aborted.
+        self._uncounted: dict[str, Callable[[], None]] = {}
+
+    async def reserve(self, caller: Caller, names: tuple[str, ...], most: Usage) -> Reservation:
+        """A place for a request that will use `most` as far as one can tell, for a model that goes by `names`.
+
+        Raises ApiError (RATE_LIMITED, INSUFFICIENT_QUOTA, QUOTA_UNAVAILABLE).
+        """
+        if not self._settling.has_room:
+            raise store_away_error(rng=self._rng)  # what it uses could be booked nowhere
+        policy = caller.quota
+        reservation = Reservation(new_reservation_id(), caller, policy.bounds(caller.key_id, *names))
+        if not reservation.bounds:
+            return reservation
+        units, shadow = policy.weights.units(most), policy.is_shadow
+        call = Reserve(reservation.reservation_id, reservation.bounds, units, self._lease_ms, shadow)
+        verdict = await self._verdict(reservation, call)
+        if verdict is None:
+            return reservation
+        if verdict.failed is not None:
+            bound = call.bounds[verdict.failed].kind.field
+            self._metrics.quota_refusals.labels(bound, "shadow" if shadow else "enforced").inc()
+        if not verdict.is_granted:
+            raise limit_error(call.bounds, verdict, rng=self._rng)
+        reservation.headers = rate_headers(call.bounds, verdict.standings)
+        return reservation
+
+    async def _verdict(self, reservation: Reservation, call: Reserve) -> Verdict | None:
+        """None: granted without having counted."""
+        tenant_id = reservation.caller.tenant_id
+        try:
+            verdict = await self._books.reserve(tenant_id, call)
+        except StoreAway:
+            return self._alone(reservation, call)
+        except asyncio.CancelledError:
+            self._void(reservation)
+            raise
+        if verdict.is_granted and self._slices is not None:
+            self._slices.granted(tenant_id, call, verdict.standings, now_ms=_now_ms())
+        self._decided("shared", verdict)
+        return verdict
+
+    def _alone(self, reservation: Reservation, call: Reserve) -> Verdict | None:
+        """The store is away, or has not answered in time, and may have granted this all the same."""
+        caller = reservation.caller
+        gateways = self._books.gateways
+        if caller.quota.outage == "open":
+            self._metrics.quota_decisions.labels("open").inc()
+            return None
+        if caller.quota.outage == "closed" or self._slices is None or not gateways:
+            self._metrics.quota_decisions.labels("closed").inc()
+            self._void(reservation)
+            raise store_away_error(rng=self._rng)
+        verdict = self._slices.reserve(caller.tenant_id, call, gateways=gateways, now_ms=_now_ms())
+        if not verdict.is_granted:
+            self._void(reservation)
+        self._decided("local", verdict)
+        return verdict
+
+    def _decided(self, by: str, verdict: Verdict) -> None:
+        self._metrics.quota_decisions.labels(f"{by}_{'granted' if verdict.is_granted else 'refused'}").inc()
+
+    def _void(self, reservation: Reservation) -> None:
+        """Give a place back, whether or not there is one."""
+        self._book(reservation, Settlement(reservation.reservation_id, reservation.bounds, 0, is_request=False))
+
+    # Ends.
+
+    def close(self, reservation: Reservation, entry: LedgerEntry, usage: Usage | None) -> None:
+        """The request has ended as `entry` says; `usage` is what is known of it now, None where no worker had it.
+
+        Where something was aborted, the engine's own count is waited for, aside.
+        """
+        running = reservation.running
+        if running is None or usage is None or running.counted.done():
+            exact = running.counted.result() if running is not None and usage is not None else usage
+            self._settle(reservation, entry, exact)
+            return
+        ended = time.monotonic()
+        key = reservation.reservation_id
+
+        def settle() -> None:
+            """With the count that there is by now."""
+            if self._uncounted.pop(key, None) is not None:
+                timer.cancel()
+                last = running.counted.result() if running.counted.done() else usage
+                self._settle(reservation, entry, last, age_ms=round((time.monotonic() - ended) * 1000))
+
+        timer = asyncio.get_running_loop().call_later(_COUNT_S, settle)
+        self._uncounted[key] = settle
+        running.counted.add_done_callback(lambda _: settle())
+
+    def close_all(self) -> None:
+        """At the end of the process: what still waits for a count goes with what is known."""
+        for settle in list(self._uncounted.values()):
+            settle()
+
+    def _settle(self, reservation: Reservation, entry: LedgerEntry, usage: Usage | None, *, age_ms: int = 0) -> None:
+        caller, running = reservation.caller, reservation.running
+        used = booked(usage, entry.outcome)
+        if entry.outcome == OK and used is not None and running is not None:
+            self.expected.observe(caller.tenant_id, entry.model, used.completion_tokens)
+        settlement = settlement_of(
+            entry,
+            used or _NOTHING,
+            bounds=reservation.bounds,
+            weights=caller.quota.weights,
+            is_request=used is not None,
+            age_ms=age_ms,
+        )
+        self._book(reservation, settlement)
+
+    def _book(self, reservation: Reservation, settlement: Settlement) -> None:
+        tenant_id, running = reservation.caller.tenant_id, reservation.running
+        if self._slices is not None and settlement.bounds:
+            self._slices.settle(tenant_id, settlement, now_ms=_now_ms())
+        if settlement.bounds or settlement.record:
+            self._settling.book(tenant_id, settlement, running.settled if running is not None else _nothing)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _nothing() -> None:
+    pass
