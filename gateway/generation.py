@@ -2,7 +2,8 @@
 
 States: WAITING (a ticket is out), RUNNING (its choices run on one worker), ENDED. A Generation is moved by calls
 from the router stream, the worker session and the clock; it starts no task. Whatever it holds (queue place, keys on
-a worker, lease) is given back exactly once, in `_let_go`, however it ends.
+a worker, lease) is given back exactly once, in `_let_go`, however it ends. What it has produced is known a little
+later where it was stopped: `counted`.
 
 Until its first output a request may move to another worker: any number of times when workers refuse it honestly,
 once when a worker is lost. After that a failure is the caller's to see.
@@ -67,6 +68,8 @@ class Plan:
     # See RequestSpec.
     prompt_wire: bytes = b""
     constraint: Constraint | None = None
+    # See RequestSpec; differs between the prompts of one request.
+    settlement: bytes = b""
 
 
 @dataclass(slots=True)
@@ -111,6 +114,7 @@ class _Choice:
         "_told_tokens",
         "completion_tokens",
         "index",
+        "is_refused",
         "key",
         "last_at",
         "usage",
@@ -130,7 +134,10 @@ class _Choice:
         self.completion_tokens = 0
         # Of those, the ones that the sink has been given with their text.
         self._told_tokens = 0
+        # None where nothing is known of it.
         self.usage: Usage | None = None
+        # The worker has never taken it.
+        self.is_refused = False
 
     def on_first(self, usage: Usage) -> None:
         self.usage = usage
@@ -159,8 +166,22 @@ class _Choice:
         self._sink.on_finish(self.index, text, max(0, usage.completion_tokens - self._told_tokens), reason)
         self._generation.choice_finished(self)
 
-    def on_error(self, error: ApiError) -> None:
+    def on_error(self, error: ApiError, usage: Usage | None = None) -> None:
+        self._stopped(usage or Usage(0, 0))
         self._generation.choice_failed(self, error)
+
+    def on_counted(self, usage: Usage | None) -> None:
+        """After an abort: the final count, unless the session broke."""
+        if usage is not None:
+            self._stopped(usage)
+        self._generation.choice_counted()
+
+    def _stopped(self, usage: Usage) -> None:
+        """It did not come to its end. Before its first token, what it says of its prompt may not be so yet."""
+        self.is_refused = not usage.prompt_tokens and not self.completion_tokens
+        if usage.prompt_tokens:
+            self.completion_tokens = usage.completion_tokens
+            self.usage = usage if usage.completion_tokens else None
 
     def on_lost(self) -> None:
         error = ApiError(Reason.WORKER_FAILED, "The worker that answered this request was lost.")
@@ -174,6 +195,7 @@ class _Run:
     grant: Grant
     session: WorkerSession
     choices: list[_Choice] = field(default_factory=list)
+    keys: Sequence[int] = ()
     open_choices: int = 0
 
 
@@ -190,6 +212,9 @@ class Generation:
         self._state = _State.WAITING
         self._ticket: Ticket | None = None
         self._run: _Run | None = None
+        # The one that the request ended on, and how many of its choices have yet to tell their final count.
+        self._last_run: _Run | None = None
+        self._uncounted = 0
         # Workers that have refused or failed this request, and workers that cannot be reached at the moment.
         self._excluded: set[str] = set()
         self._unreachable: set[str] = set()
@@ -206,6 +231,10 @@ class Generation:
         self.started: asyncio.Future[bool] = loop.create_future()
         # Resolves when every choice has finished.
         self.ended: asyncio.Future[None] = loop.create_future()
+        # Resolves when the request has ended and all that was produced for it is known: at once where nothing runs,
+        # with the engine's answer where it was stopped. If that stays away, only a broken session ends the waiting.
+        # Runs from which the request had to move count nothing, nor does one that the worker did not take.
+        self.counted: asyncio.Future[Usage] = loop.create_future()
 
     # Driven by the handler.
 
@@ -223,6 +252,11 @@ class Generation:
                 future.exception()  # seen, whether or not the handler was still waiting
             else:
                 future.cancel()
+
+    def settled(self) -> None:
+        """What it has produced is booked, or never will be: its worker may forget it."""
+        if self._last_run is not None and self._plan.settlement:
+            self._last_run.session.settled(self._last_run.keys)
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error that no worker is to blame for, unless it has ended."""
@@ -312,6 +346,10 @@ class Generation:
         self._let_go(outcome, died=died)
         self._submit()
 
+    def choice_counted(self) -> None:
+        self._uncounted -= 1
+        self._tell_counted()
+
     # Waiting.
 
     def _submit(self) -> None:
@@ -383,12 +421,14 @@ class Generation:
             prompt_logprobs=plan.prompt_logprobs,
             prompt_wire=plan.prompt_wire,
             constraint=plan.constraint,
+            settlement=plan.settlement,
         )
         run.choices += [
             _Choice(self, index, self._sink, self._metrics, now, wants_scores=plan.logprobs is not None)
             for index in range(plan.ask.num_choices)
         ]
-        for choice, key in zip(run.choices, session.generate(spec, run.choices), strict=True):
+        run.keys = session.generate(spec, run.choices)
+        for choice, key in zip(run.choices, run.keys, strict=True):
             choice.key = key
 
     # Running.
@@ -420,16 +460,36 @@ class Generation:
             self._routing.cancel(self._ticket)
             self._ticket = None
         run, self._run = self._run, None
-        if run is None:
-            return
-        for choice in run.choices:
-            if choice.key:
-                run.session.abort(choice.key)
-                choice.key = 0
+        has_ended = self._state is _State.ENDED
+        if run is not None:
+            self._stop(run, outcome, died=died, is_last=has_ended)
+        if has_ended:
+            self._tell_counted()
+
+    def _stop(self, run: _Run, outcome: ReleaseOutcome, *, died: bool, is_last: bool) -> None:
+        running = [choice for choice in run.choices if choice.key]
+        if is_last:
+            self._last_run = run
+            self._uncounted = len(running)
+        elif self._plan.settlement:
+            run.session.settled(run.keys)
+        for choice in running:
+            key, choice.key = choice.key, 0
+            run.session.abort(key, choice.on_counted if is_last else None)
         self.usage = _sum_usage(run.choices, len(self._plan.prompt_token_ids))
         if run.grant.router is not None:
             tokens = self.usage.completion_tokens
             run.grant.router.release(run.grant.lease_id, outcome, tokens, died=died)
+
+    def _tell_counted(self) -> None:
+        if self._uncounted or self.counted.done():
+            return
+        run = self._last_run
+        if run is None or all(choice.is_refused for choice in run.choices):
+            self.counted.set_result(Usage(0, 0))
+        else:
+            self.usage = _sum_usage(run.choices, len(self._plan.prompt_token_ids))
+            self.counted.set_result(self.usage)
 
 
 def _sum_usage(choices: Sequence[_Choice], prompt_tokens: int) -> Usage:

@@ -19,6 +19,8 @@ class Running(Protocol):
     started: asyncio.Future[bool]
     # Resolves when every choice has finished.
     ended: asyncio.Future[None]
+    # Resolves when everything that was produced is known, which is later than `close` where something was stopped.
+    counted: asyncio.Future[Usage]
 
     @property
     def timing(self) -> Timing: ...
@@ -30,6 +32,7 @@ class Running(Protocol):
     def start(self) -> None: ...
     def fail(self, error: ApiError) -> None: ...
     def close(self) -> None: ...
+    def settled(self) -> None: ...
 
 
 class GenerationGroup:
@@ -38,12 +41,14 @@ class GenerationGroup:
     def __init__(self, generations: Sequence[Generation]) -> None:
         loop = asyncio.get_running_loop()
         self._generations = generations
-        self._left = len(generations)
+        self._left = self._uncounted = len(generations)
         self.started: asyncio.Future[bool] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
+        self.counted: asyncio.Future[Usage] = loop.create_future()
         for generation in generations:
             generation.started.add_done_callback(self._one_started)
             generation.ended.add_done_callback(self._one_ended)
+            generation.counted.add_done_callback(self._one_counted)
 
     @property
     def timing(self) -> Timing:
@@ -85,6 +90,10 @@ class GenerationGroup:
             else:
                 future.cancel()
 
+    def settled(self) -> None:
+        for generation in self._generations:
+            generation.settled()
+
     def _one_started(self, one: asyncio.Future[bool]) -> None:
         if self.started.done() or one.cancelled():
             return
@@ -103,6 +112,11 @@ class GenerationGroup:
             self.ended.set_exception(error)
         elif not self._left:
             self.ended.set_result(None)
+
+    def _one_counted(self, _: asyncio.Future[Usage]) -> None:
+        self._uncounted -= 1
+        if not self._uncounted and not self.counted.done():
+            self.counted.set_result(_sum([generation.counted.result() for generation in self._generations]))
 
 
 def _earliest(times: Iterable[float]) -> float:

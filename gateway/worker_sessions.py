@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -96,6 +96,22 @@ class RequestSpec:
     # Of a long prompt: `prompt_wire` of its ids, made off the loop.
     prompt_wire: bytes = b""
     constraint: Constraint | None = None
+    # What another gateway needs to know to settle it, at most 1 KiB; empty: nobody settles it.
+    settlement: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """What a worker has produced for a gateway that broke off before it settled it (worker.proto, Orphan)."""
+
+    orphan_id: int
+    # Unique for ever, and the same however often and by whomever it is told.
+    part: str
+    settlement: bytes
+    gateway_id: str
+    usage: Usage
+    age_ms: int
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +137,32 @@ class ChoiceListener(Protocol):
     def on_text(self, text: str, completion_tokens: int, now: float) -> None: ...
     def on_first(self, usage: Usage) -> None: ...
     def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None: ...
-    def on_error(self, error: ApiError) -> None: ...
+    def on_error(self, error: ApiError, usage: Usage | None = None) -> None:
+        """`usage` is the final count; None where there is none, as in a refusal."""
+
     def on_lost(self) -> None: ...
+
+
+# Told the final count of a choice, all of it 0 where the worker had refused it, or None where the session broke first.
+Counted = Callable[[Usage | None], None]
+# Gets what workers offer; whoever takes it answers with `orphans_booked`.
+OnOrphans = Callable[["WorkerSession", Sequence[Orphan]], None]
 
 
 class WorkerSession:
     """The connection to one worker; `run` keeps it open until cancelled."""
 
-    def __init__(self, address: str, gateway_id: str, token: grpc_util.InternalToken, on_change: Callable[[], None]):
+    def __init__(
+        self,
+        address: str,
+        gateway_id: str,
+        token: grpc_util.InternalToken,
+        on_change: Callable[[], None],
+        on_orphans: OnOrphans | None = None,
+    ) -> None:
         self.address = address
         self.worker_id = ""
+        self._instance_id = ""
         self.models: Mapping[str, ModelDescription] = {}
         self.capacity = 0
         # Of `models`; the worker says when it has changed.
@@ -140,9 +172,14 @@ class WorkerSession:
         self._gateway_id = gateway_id
         self._token = token
         self._on_change = on_change
+        self._on_orphans = on_orphans
         self._channel = grpc_util.channel(address)
         self._stub = worker_pb2_grpc.WorkerStub(self._channel)
         self._listeners: dict[int, ChoiceListener] = {}
+        # Choices that are being aborted and whose count is of interest.
+        self._counted: dict[int, Counted] = {}
+        # Keys that wait for the next message, or for `tell_settled`.
+        self._settled: list[int] = []
         self._next_key = 1
         # What goes out next; the last message is still being filled.
         self._outbox = [worker_pb2.SessionRequest()]
@@ -151,7 +188,7 @@ class WorkerSession:
 
     @property
     def choices_in_flight(self) -> int:
-        return len(self._listeners)
+        return len(self._listeners) + len(self._counted)
 
     def generate(self, spec: RequestSpec, listeners: Sequence[ChoiceListener]) -> list[int]:
         """Send a request to the worker, a choice for each listener, and return the keys of the choices.
@@ -183,10 +220,34 @@ class WorkerSession:
         self._outbox_filled.set()
         return keys
 
-    def abort(self, key: int) -> None:
-        """Stop a choice; its listener hears nothing more. Unknown keys are ignored."""
+    def abort(self, key: int, counted: Counted | None = None) -> None:
+        """Stop a choice; its listener hears nothing more. Unknown keys are ignored.
+
+        `counted` is called once: with the final count when the worker tells it, or with None when the session breaks
+        or does not know the key (any more). It must not raise.
+        """
         if self._listeners.pop(key, None) is not None and self.connected:
             self._outbox[-1].aborts.append(key)
+            self._outbox_filled.set()
+            if counted is not None:
+                self._counted[key] = counted
+        elif counted is not None:
+            counted(None)
+
+    def settled(self, keys: Iterable[int]) -> None:
+        """These choices are booked, or never will be; the worker hears of it soon, or need not where it was lost."""
+        if self.connected:
+            self._settled += keys
+
+    def orphans_booked(self, orphan_ids: Iterable[int]) -> None:
+        """These orphans are booked, or never will be, wherever they were told."""
+        if self.connected:
+            self._outbox[-1].orphans_booked.extend(orphan_ids)
+            self._outbox_filled.set()
+
+    def tell_settled(self) -> None:
+        """Have the worker hear now of what is settled, also if there is nothing else to say."""
+        if self._settled:
             self._outbox_filled.set()
 
     async def embed(self, spec: EmbedSpec, lease_id: int, *, timeout_s: float) -> list[Sequence[float]]:
@@ -235,7 +296,7 @@ class WorkerSession:
             timeout=_DESCRIBE_TIMEOUT_S,
             wait_for_ready=True,
         )
-        self.worker_id = described.worker_id
+        self.worker_id, self._instance_id = described.worker_id, described.instance_id
         self.capacity = described.max_running + described.max_waiting
         self.models = {model.name: _model(model) for model in described.models}
         self._models_version = described.models_version
@@ -266,6 +327,8 @@ class WorkerSession:
             await self._outbox_filled.wait()
             self._outbox_filled.clear()
             messages, self._outbox, self._outbox_tokens = self._outbox, [worker_pb2.SessionRequest()], 0
+            messages[-1].settled.extend(self._settled)
+            self._settled.clear()
             for message in messages:
                 await call.write(message)
 
@@ -290,9 +353,14 @@ class WorkerSession:
             now = time.monotonic()
             if batch.models_version not in (0, self._models_version):
                 self._models_changed.set()
-            for delta in batch.deltas:
+            deltas = batch.deltas
+            if not deltas:
+                self._take_orphans(batch.orphans)
+            for delta in deltas:
                 listener = listeners.get(delta.key)
                 if listener is None:
+                    if self._counted and (delta.finish_reason or delta.HasField("error")):
+                        self._count(delta)
                     continue
                 try:
                     if listener.wants_scores:
@@ -311,11 +379,38 @@ class WorkerSession:
                     self.abort(delta.key)
                     listener.on_error(ApiError(Reason.INTERNAL_ERROR, "An internal error occurred."))
 
+    def _count(self, delta: worker_pb2.Delta) -> None:
+        """The last delta of a choice that was aborted, or that ended before the abort came."""
+        if (counted := self._counted.pop(delta.key, None)) is not None:
+            counted(_usage(delta.usage))
+
+    def _take_orphans(self, orphans: Sequence[worker_pb2.Orphan]) -> None:
+        if orphans and self._on_orphans is not None:
+            try:
+                self._on_orphans(self, [self._orphan(orphan) for orphan in orphans])
+            except Exception:
+                log.exception("orphans_failed")
+
+    def _orphan(self, orphan: worker_pb2.Orphan) -> Orphan:
+        return Orphan(
+            orphan_id=orphan.orphan_id,
+            part=f"{self._instance_id}.{orphan.orphan_id}",
+            settlement=orphan.settlement,
+            gateway_id=orphan.gateway_id,
+            usage=_usage(orphan.usage),
+            age_ms=orphan.age_ms,
+            outcome=orphan.outcome,
+        )
+
     def _disconnected(self) -> None:
         was_connected, self.connected = self.connected, False
         lost, self._listeners = self._listeners, {}
+        uncounted, self._counted = self._counted, {}
+        self._settled.clear()
         for listener in lost.values():
             listener.on_lost()
+        for counted in uncounted.values():
+            counted(None)
         if was_connected:
             logs.event(log, "worker_session_lost", worker_id=self.worker_id, choices=len(lost), level=logging.WARNING)
             self._on_change()
@@ -325,11 +420,13 @@ def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> No
     if delta.HasField("error"):
         if delta.text:
             listener.on_text(delta.text, delta.completion_tokens, now)
-        listener.on_error(grpc_util.error_from_proto(delta.error))
+        usage = _usage(delta.usage) if delta.HasField("usage") else None
+        listener.on_error(grpc_util.error_from_proto(delta.error), usage)
     elif delta.finish_reason in _FINISH:
         listener.on_finish(delta.text, _FINISH[delta.finish_reason], _usage(delta.usage), now)
     else:
-        listener.on_error(ApiError(Reason.WORKER_FAILED, "The worker gave up on this request."))
+        error = ApiError(Reason.WORKER_FAILED, "The worker gave up on this request.")
+        listener.on_error(error, _usage(delta.usage))
 
 
 def _scores(delta: worker_pb2.Delta) -> list[ScoredToken]:
@@ -393,6 +490,8 @@ def _fill(message: worker_pb2.Generate, spec: RequestSpec) -> None:
     message.lease_id, message.traceparent = spec.lease_id, spec.traceparent
     if spec.logprobs is not None:
         message.logprobs.top, message.logprobs.prompt = spec.logprobs, spec.prompt_logprobs
+    if spec.settlement:
+        message.settlement = spec.settlement
     if spec.constraint is not None:
         message.constraint.kind = _CONSTRAINTS[spec.constraint.kind]
         message.constraint.text = spec.constraint.text
@@ -409,10 +508,18 @@ def _fill(message: worker_pb2.Generate, spec: RequestSpec) -> None:
 class WorkerSessions:
     """A session for each known worker address. Owned by one task: `run`."""
 
-    def __init__(self, gateway_id: str, token: grpc_util.InternalToken, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        gateway_id: str,
+        token: grpc_util.InternalToken,
+        on_change: Callable[[], None],
+        on_orphans: OnOrphans | None = None,
+    ) -> None:
+        """`on_orphans` None: what other gateways left is not booked here; workers offer it elsewhere after a while."""
         self._gateway_id = gateway_id
         self._token = token
         self._on_change = on_change
+        self._on_orphans = on_orphans
         self._sessions: dict[str, WorkerSession] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted: set[str] = set()
@@ -440,13 +547,20 @@ class WorkerSessions:
         """Connected sessions to workers that serve `model`."""
         return [session for session in self._sessions.values() if session.connected and model in session.models]
 
+    def tell_settled(self) -> None:
+        """Have every worker hear now of what is settled; without this it does within a second or so."""
+        for session in self._sessions.values():
+            session.tell_settled()
+
     async def run(self) -> None:
         """Open and close sessions as `want` says, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     for address in self._wanted - self._sessions.keys():
-                        session = WorkerSession(address, self._gateway_id, self._token, self._on_change)
+                        session = WorkerSession(
+                            address, self._gateway_id, self._token, self._on_change, self._on_orphans
+                        )
                         self._sessions[address] = session
                         self._tasks[address] = group.create_task(session.run())
                     for address in self._sessions.keys() - self._wanted:
@@ -459,5 +573,6 @@ class WorkerSessions:
                     except TimeoutError:
                         pass
                     self._wanted_changed.clear()
+                    self.tell_settled()
         finally:
             self._sessions.clear()

@@ -74,6 +74,9 @@ class Config:
     capability: tuple[str, ...] = option((), "scripted: key=value to report, repeatable; key=false takes one away")
     record: str = option("", "scripted: file that gets a JSON line for every Generate and Abort")
     record_steps: bool = option(False, "scripted: the record also gets a line for every step that made tokens")
+    record_ends: bool = option(
+        False, "scripted: the record also gets a line for every choice that comes to its own end"
+    )
     step_ms: float = option(
         0.0, "scripted: length of an engine step; 0: items play as they fall due", unit="ms", minimum=0
     )

@@ -240,7 +240,10 @@ class Engine(ABC):
 
     @abstractmethod
     def abort(self, key: int) -> None:
-        """Stop a choice; its slot and KV blocks are free at the engine's next step. Unknown keys are ignored."""
+        """Stop a choice; its slot and KV blocks are free at the engine's next step. Unknown keys are ignored.
+
+        It ends by ABORTED, and its outputs up to there tell every token that was made, for whoever pays for them.
+        """
 
     @abstractmethod
     def load(self) -> Load:

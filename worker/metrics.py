@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from inferway.metrics import GAP_BUCKETS, Registry
 
+from .core.orphans import Orphans
 from .engine import Load
 
 
@@ -26,8 +28,12 @@ class WorkerMetrics:
         )
         self._grammars = counter("grammar_cache", "Constraints by whether their compiled grammar was there.", "outcome")
         self._grammars_told = {"hit": 0, "miss": 0}
+        self._orphans = counter("orphans", "What lost gateways left unsettled: made, booked, dropped.", "event")
+        self._orphans_told = {"made": 0, "booked": 0, "dropped": 0}
         self._running = gauge("num_requests_running", "Choices in the batch.")
         self._waiting = gauge("num_requests_waiting", "Choices admitted and not in the batch.")
+        self._unsettled = gauge("unsettled", "Choices that have ended and that their gateway has not settled yet.")
+        self._orphans_waiting = gauge("orphans_waiting", "Orphans that no gateway has booked yet.")
         self._kv_used = gauge("kv_used_tokens", "Tokens in the KV cache that running choices need.")
         self._steps = registry.bulk_histogram(
             "step_seconds", "Time between two engine steps while choices run.", buckets=GAP_BUCKETS
@@ -36,13 +42,18 @@ class WorkerMetrics:
     def step(self, seconds: float) -> None:
         self._steps.observe(seconds)
 
-    def flush(self, load: Load | None) -> None:
+    def flush(self, load: Load | None, orphans: Orphans[Any]) -> None:
         """Hand everything to Prometheus; called at a scrape."""
         for counter, tally in self._counters:
             for label, count in tally.items():
                 counter.labels(label).inc(count)
             tally.clear()
         self._steps.flush()
+        self._unsettled.set(orphans.num_unsettled)
+        self._orphans_waiting.set(len(orphans))
+        for event, total in (("made", orphans.made), ("booked", orphans.booked), ("dropped", orphans.dropped)):
+            self._orphans.labels(event).inc(total - self._orphans_told[event])
+            self._orphans_told[event] = total
         if load is not None:
             self._running.set(load.num_requests_running)
             self._waiting.set(load.num_requests_waiting)

@@ -5,8 +5,9 @@ outputs, each going through its choice's text machine into its session's outbox,
 
 Who owns what: a `Live` choice is known by its engine key, unique in the process, and by its gateway key, unique in
 its session. It leaves both tables at its last delta, and what the engine still says about it afterwards reaches
-nobody. A stop string ends a choice here before the engine knows; a caller's abort waits for the engine's answer,
-because that carries the final count.
+nobody. A stop string ends a choice here before the engine knows; an abort, also that of a session which broke, waits
+for the engine's answer, because that carries the final count. What a gateway has not settled when its session breaks
+is offered to another one (core/orphans.py).
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from inferway import logs
 from inferway.errors import OK, ApiError, Reason
 from inferway.lifecycle import gather_or_fail
 
-from .core.admission import check, check_embed
+from .core.admission import check, check_embed, check_settlement
 from .core.choice import Choice, Delta
 from .core.detokenize import TokenTable, token_table
+from .core.orphans import Orphan, Orphans
 from .core.outbox import Outbox
 from .core.served import ServedModels
 from .core.stop import StopStrings
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 # Share of the newest duration in the running mean that Retry-After is made from.
 _DURATION_WEIGHT = 0.1
 _RETRY_AFTER_S = (1.0, 30.0)
+# Between two lines of the log about orphans that were given up.
+_DROPPED_LOG_S = 60.0
 _ENGINE_FAILED = "The engine of this worker has failed."
 
 
@@ -54,14 +58,17 @@ class Live:
     started_at: float
     has_output: bool = False
     is_aborting: bool = False
+    is_settled_later: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class GatewaySession:
-    """One gateway process. `wake` is set when the outbox holds something to write."""
+    """One gateway process. `wake` is set when there is something to write: in the outbox, or orphans."""
 
     gateway_id: str = ""
+    is_open: bool = True
     outbox: Outbox = field(default_factory=Outbox)
+    orphans: list[Orphan] = field(default_factory=list)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     live: dict[int, Live] = field(default_factory=dict)
     # The version of the served models that this gateway has been told.
@@ -102,6 +109,11 @@ class Runtime:
         self._num_embedding = 0
         self._embed_slots = asyncio.Semaphore(1)
         self._sessions: set[GatewaySession] = set()
+        self._orphans: Orphans[GatewaySession] = Orphans()
+        self._orphans_timer: asyncio.TimerHandle | None = None
+        # Those in the log, and when that was written.
+        self._dropped_told = 0
+        self._dropped_told_at = -_DROPPED_LOG_S
         self._watchers: set[Watcher] = set()
         self._contents = CacheContents()
         self._last_key = 0
@@ -127,18 +139,34 @@ class Runtime:
         self._sessions.add(session)
         return session
 
+    def greet_session(self, session: GatewaySession, gateway_id: str) -> None:
+        """The gateway has said who it is."""
+        session.gateway_id = gateway_id
+        self._offer_orphans()
+
     def close_session(self, session: GatewaySession) -> None:
         """The gateway is gone: everything it asked for stops now."""
         self._sessions.discard(session)
-        for live in list(session.live.values()):
-            self._drop(live, Reason.CLIENT_CLOSED_REQUEST.label)
+        session.is_open = False
+        self._orphans.lose(session, session.gateway_id, now=self._clock())
+        for gateway_key in list(session.live):
+            self.abort(session, gateway_key)
+        self._offer_orphans()
 
     def generate(
-        self, session: GatewaySession, gateway_key: int, request: GenerateRequest, stop: Sequence[str]
+        self,
+        session: GatewaySession,
+        gateway_key: int,
+        request: GenerateRequest,
+        stop: Sequence[str],
+        settlement: bytes = b"",
     ) -> None:
-        """Admit one choice, or put the reason for its refusal into the session's outbox."""
+        """Admit one choice, or put the reason for its refusal into the session's outbox.
+
+        What becomes of one with a `settlement` is remembered until the session says `settle`.
+        """
         try:
-            self._admit(session, gateway_key, request, stop)
+            self._admit(session, gateway_key, request, stop, settlement)
         except ApiError as error:
             self._refuse(session, gateway_key, request, error)
         except Exception:
@@ -159,6 +187,19 @@ class Runtime:
         if live is not None and not live.is_aborting:
             live.is_aborting = True
             self._engine.abort(live.engine_key)
+
+    def settle(self, session: GatewaySession, gateway_keys: Sequence[int]) -> None:
+        """These choices are booked. Unknown keys are ignored."""
+        self._orphans.settle(session, gateway_keys)
+
+    def book_orphans(self, orphan_ids: Sequence[int]) -> None:
+        """Unknown ones are ignored."""
+        self._orphans.book(orphan_ids)
+        self._offer_orphans()
+
+    def age_ms(self, orphan: Orphan) -> int:
+        """Since its last choice ended."""
+        return max(0, round((self._clock() - orphan.ended_at) * 1000))
 
     async def embed(self, requests: Sequence[EmbedRequest], lease_id: int) -> list[Sequence[float]]:
         """The embeddings of all inputs of one request; cancelling it frees what it holds. Raises ApiError."""
@@ -254,6 +295,8 @@ class Runtime:
 
     async def close(self) -> None:
         await self._engine.close()
+        if self._orphans_timer is not None:
+            self._orphans_timer.cancel()
 
     async def _load_adapter(self, adapter: Adapter, path: str) -> None:
         await self._engine.load_adapter(adapter, path)
@@ -283,9 +326,16 @@ class Runtime:
         self._wake_watchers()
 
     def flush_metrics(self) -> None:
-        self._metrics.flush(self._engine.load() if self.info is not None else None)
+        self._metrics.flush(self._engine.load() if self.info is not None else None, self._orphans)
 
-    def _admit(self, session: GatewaySession, gateway_key: int, request: GenerateRequest, stop: Sequence[str]) -> None:
+    def _admit(
+        self,
+        session: GatewaySession,
+        gateway_key: int,
+        request: GenerateRequest,
+        stop: Sequence[str],
+        settlement: bytes,
+    ) -> None:
         running = session.live.get(gateway_key)
         if running is not None or gateway_key in session.outbox:
             # Two requests must never share a key's deltas: neither of them goes on.
@@ -298,6 +348,7 @@ class Runtime:
         if table is None:
             raise ApiError(Reason.UNSUPPORTED_VALUE, f"'{request.model}' is an embedding model.", "model")
         sampling = check(request, stop, served.info)
+        check_settlement(settlement)
         limit = info.max_running + info.max_waiting
         if len(self._live) >= limit:
             raise ApiError(
@@ -316,7 +367,11 @@ class Runtime:
             logprobs=request.logprobs is not None,
         )
         self._engine.generate(request)
-        live = Live(self._last_key, gateway_key, session, request, choice, self._clock())
+        if settlement:
+            self._orphans.begin(session, gateway_key, settlement, len(request.prompt_token_ids))
+        live = Live(
+            self._last_key, gateway_key, session, request, choice, self._clock(), is_settled_later=bool(settlement)
+        )
         self._live[live.engine_key] = live
         session.live[gateway_key] = live
         self.idle.clear()
@@ -348,8 +403,9 @@ class Runtime:
                 self._end(live, _outcome(delta), now)
                 if delta.must_abort:
                     self._engine.abort(live.engine_key)
-            self._send(live.session, live.gateway_key, delta)
-            moved.add(live.session)
+            if live.session.is_open:
+                self._send(live.session, live.gateway_key, delta)
+                moved.add(live.session)
         for session in moved:
             session.wake.set()
         if step.kv_events:
@@ -364,6 +420,7 @@ class Runtime:
         for given_up in session.outbox.put(gateway_key, delta):
             live = session.live.get(given_up)
             if live is not None:
+                session.outbox.tell_usage(given_up, live.choice.usage)
                 self._drop(live, Reason.OVERLOADED.label)
 
     def _drop(self, live: Live, outcome: str) -> None:
@@ -375,6 +432,11 @@ class Runtime:
         """The only way out of the tables, once a choice."""
         del self._live[live.engine_key]
         del live.session.live[live.gateway_key]
+        if live.is_settled_later:
+            self._orphans.end(live.session, live.gateway_key, live.choice.usage, outcome, now=now)
+            if not live.session.is_open:
+                self._offer_orphans()
+            self._log_dropped(now)
         request, seconds = live.request, now - live.started_at
         self._let_go(request.lease_id)
         self._metrics.outcomes[outcome] += 1
@@ -392,6 +454,27 @@ class Runtime:
             cached_tokens=live.choice.cached_tokens,
             completion_tokens=live.choice.completion_tokens,
         )
+
+    def _offer_orphans(self) -> None:
+        """Tell sessions of those whose turn it is, and keep one timer for the next that time alone makes due."""
+        now = self._clock()
+        open_sessions = {session: session.gateway_id for session in self._sessions if session.gateway_id}
+        for session, orphan in self._orphans.offers(open_sessions, now=now):
+            session.orphans.append(orphan)
+            session.wake.set()
+        if self._orphans_timer is not None:
+            self._orphans_timer.cancel()
+            self._orphans_timer = None
+        at = self._orphans.next_at()
+        if at is not None and not self.is_closing:
+            loop = asyncio.get_running_loop()
+            self._orphans_timer = loop.call_later(max(0.0, at - now), self._offer_orphans)
+
+    def _log_dropped(self, now: float) -> None:
+        dropped = self._orphans.dropped
+        if dropped != self._dropped_told and now >= self._dropped_told_at + _DROPPED_LOG_S:
+            count, self._dropped_told, self._dropped_told_at = dropped - self._dropped_told, dropped, now
+            logs.event(log, "orphans_dropped", level=logging.ERROR, count=count)
 
     def _check_open(self) -> EngineInfo:
         """What the engine is, unless nothing new is taken. Raises ApiError."""

@@ -32,6 +32,8 @@ _TOKENIZER_PIECE_BYTES = 1 << 20
 _REPORT_INTERVAL_S = 0.002
 # A watcher hears from an idle worker this often.
 _REPORT_IDLE_S = 1.0
+# Of at most 1 KiB of settlement each, and as much for the rest: below the 256 KiB of a StepBatch.
+_ORPHANS_A_BATCH = 128
 # Of a model whose engine does not say when it was made: one and the same for all workers, 2024-01-01.
 _CREATED_UNKNOWN = 1_704_067_200
 
@@ -164,25 +166,45 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     async def _read(self, session: GatewaySession, requests: AsyncIterator[worker_pb2.SessionRequest]) -> None:
         async for request in requests:
             if request.gateway_id and not session.gateway_id:
-                session.gateway_id = request.gateway_id
+                self._runtime.greet_session(session, request.gateway_id)
                 logs.event(log, "session_opened", gateway_id=session.gateway_id)
             for generate in request.generates:
-                self._runtime.generate(session, generate.key, _request(generate), list(generate.sampling.stop))
+                stop = list(generate.sampling.stop)
+                self._runtime.generate(session, generate.key, _request(generate), stop, generate.settlement)
             for key in request.aborts:
                 self._runtime.abort(session, key)
+            if request.settled:
+                self._runtime.settle(session, request.settled)
+            if request.orphans_booked:
+                self._runtime.book_orphans(request.orphans_booked)
 
     async def _write(self, session: GatewaySession, context: Any) -> None:
         while True:
             await session.wake.wait()
             session.wake.clear()
-            while session.outbox or session.models_version != self._runtime.served.version:
-                message = _step_batch(session.outbox.take())
+            while session.outbox or session.orphans or session.models_version != self._runtime.served.version:
+                # Orphans are few at a time, and in messages of their own, which they cannot make too long.
+                message = self._orphan_batch(session) if session.orphans else _step_batch(session.outbox.take())
                 if session.models_version != self._runtime.served.version:
                     message.models_version = session.models_version = self._runtime.served.version
                 if not await _write(context, message):
                     return
             if self._runtime.is_closing:
                 return
+
+    def _orphan_batch(self, session: GatewaySession) -> worker_pb2.StepBatch:
+        message = worker_pb2.StepBatch()
+        for orphan in session.orphans[:_ORPHANS_A_BATCH]:
+            message.orphans.add(
+                orphan_id=orphan.orphan_id,
+                settlement=orphan.settlement,
+                gateway_id=orphan.gateway_id,
+                usage=_usage(orphan.usage),
+                age_ms=self._runtime.age_ms(orphan),
+                outcome=orphan.outcome,
+            )
+        del session.orphans[:_ORPHANS_A_BATCH]
+        return message
 
     async def _refuse_while_loading(self, context: Any) -> None:
         if self._runtime.info is None:

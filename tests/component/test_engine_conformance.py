@@ -22,6 +22,8 @@ import pytest_asyncio
 
 from inferway.errors import ApiError, Reason
 from tests.support.engine_harness import MAX_RUNNING, MAX_WAITING, Harness
+from worker.core.choice import Choice
+from worker.core.detokenize import token_table
 from worker.engine import (
     Adapter,
     Constraint,
@@ -202,6 +204,23 @@ async def test_abort_running(engine: Harness) -> None:
     assert engine.engine.load().num_requests_running <= 1
     await engine.ended(stays)
     assert len(engine.tokens[stays]) == 40
+
+
+async def test_abort_counts(engine: Harness) -> None:
+    """Until its end an aborted choice tells every token that was made, once, and its last delta counts them all."""
+    whole = await engine.run("Count to a thousand.", ignore_eos=True, max_tokens=100)
+    key = engine.submit("Count to a thousand.", ignore_eos=True, max_tokens=1800)
+    await engine.until(lambda: len(engine.tokens.get(key, ())) >= 5, "five tokens")
+    engine.engine.abort(key)
+    await engine.ended(key)
+    tokens = engine.tokens[key]
+    assert tokens[:100] == engine.tokens[whole][: len(tokens)]
+    model = engine.info.models[0]
+    choice = Choice(token_table(model.tokenizer_json, beyond=model.token_bytes), 1)
+    *_, last = [choice.feed(output) for output in engine.outputs[key]]
+    assert last is not None
+    assert last.usage is not None
+    assert (last.finish_reason, last.usage.completion_tokens) == (FinishReason.ABORTED, len(tokens))
 
 
 async def test_abort_waiting(engine: Harness) -> None:

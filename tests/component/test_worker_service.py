@@ -114,7 +114,27 @@ async def test_an_abort_is_answered_and_frees_the_slot(mesh: Mesh, session: Sess
     assert last.finish_reason == types_pb2.FINISH_REASON_ABORTED
     assert last.usage.completion_tokens == len(session.text_of(generate.key))
     assert mesh.app.runtime.load().num_requests_running == 0
-    assert [line["event"] for line in recorded(tmp_path)] == ["generate", "abort"]
+    generated, aborted = recorded(tmp_path)
+    assert (generated["event"], aborted["event"]) == ("generate", "abort")
+    assert aborted["tokens"] == last.usage.completion_tokens
+
+
+async def test_ends_are_recorded_where_asked_for(tmp_path: Path) -> None:
+    """One line for each choice, with all tokens that were made for it: at a script's end, an error, a stop string."""
+    async with running(tmp_path, record_ends=True) as mesh:
+        session = Session(mesh.stub)
+        whole, broken = mesh.generate("hello"), mesh.generate("broken")
+        stopped = mesh.generate("stop", sampling=types_pb2.Sampling(stop=["END"]))
+        await session.send([whole, broken, stopped])
+        for generate in (whole, broken, stopped):
+            await session.end_of(generate.key)
+        await session.close()
+    lines = [line for line in recorded(tmp_path) if line["event"] != "generate"]
+    assert sorted((line["request_id"], line["event"], line["tokens"]) for line in lines) == [
+        ("broken", "end", 1),
+        ("hello", "end", 2),
+        ("stop", "abort", 3),
+    ]
 
 
 async def test_a_session_that_breaks_takes_its_requests_with_it(mesh: Mesh) -> None:

@@ -37,6 +37,7 @@ class Harness:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.submitted: set[int] = set()
+        self.outputs: dict[int, list[Output]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprob]] = {}
         self.prompt_logprobs: dict[int, list[TokenLogprob]] = {}
@@ -72,6 +73,7 @@ class Harness:
                 self.cached[key] = output.cached_tokens
             elif output.cached_tokens is not None:
                 self.faults.append(f"cached_tokens of {key} twice")
+            self.outputs.setdefault(key, []).append(output)
             self.tokens.setdefault(key, []).extend(output.token_ids)
             self.logprobs.setdefault(key, []).extend(output.logprobs)
             if output.prompt_logprobs is not None:

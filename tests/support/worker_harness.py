@@ -53,9 +53,28 @@ class Session:
                 self._moved.notify_all()
 
     async def send(
-        self, generates: Iterable[worker_pb2.Generate] = (), aborts: Iterable[int] = (), gateway_id: str = "g"
+        self,
+        generates: Iterable[worker_pb2.Generate] = (),
+        aborts: Iterable[int] = (),
+        gateway_id: str = "g",
+        *,
+        settled: Iterable[int] = (),
+        orphans_booked: Iterable[int] = (),
     ) -> None:
-        await self._stream.write(worker_pb2.SessionRequest(gateway_id=gateway_id, generates=generates, aborts=aborts))
+        await self._stream.write(
+            worker_pb2.SessionRequest(
+                gateway_id=gateway_id,
+                generates=generates,
+                aborts=aborts,
+                settled=settled,
+                orphans_booked=orphans_booked,
+            )
+        )
+
+    @property
+    def orphans(self) -> list[worker_pb2.Orphan]:
+        """All that were offered, in order."""
+        return [orphan for batch in self.batches for orphan in batch.orphans]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S), self._moved:

@@ -24,6 +24,13 @@ from ..engine import Constraint, EmbedRequest, GenerateRequest, ModelInfo, Sampl
 
 # A schema of the size that gateways take, for each of the tools that a request may have, would be larger.
 MAX_CONSTRAINT_BYTES = 256 << 10
+MAX_SETTLEMENT_BYTES = 1 << 10
+
+
+def check_settlement(settlement: bytes) -> None:
+    """Raises ApiError for one that is too long to be remembered."""
+    if len(settlement) > MAX_SETTLEMENT_BYTES:
+        raise invalid("settlement", f"settlement must be at most {MAX_SETTLEMENT_BYTES} bytes, got {len(settlement)}.")
 
 
 def check(request: GenerateRequest, stop: Sequence[str], model: ModelInfo) -> Sampling:

@@ -93,6 +93,11 @@ class Choice:
     def cached_tokens(self) -> int:
         return self._cached
 
+    @property
+    def usage(self) -> Usage:
+        """As the next delta would tell it."""
+        return Usage(self._prompt, self._counted, min(self._cached, self._prompt), min(self._reasoning, self._counted))
+
     def feed(self, output: Output) -> Delta | None:
         """The next delta, or None when there is nothing to tell."""
         if output.cached_tokens is not None:
@@ -120,11 +125,11 @@ class Choice:
         if output.completion_tokens is not None and not stopped:
             self._counted = output.completion_tokens
         if stopped:
-            delta = Delta(text, self._counted, FinishReason.STOP, self._usage(), must_abort=not ended)
+            delta = Delta(text, self._counted, FinishReason.STOP, self.usage, must_abort=not ended)
         elif ended:
-            delta = Delta(text, self._counted, finish, self._usage(), output.error)
+            delta = Delta(text, self._counted, finish, self.usage, output.error)
         elif not self._started:
-            delta = Delta(text, self._counted, usage=self._usage())
+            delta = Delta(text, self._counted, usage=self.usage)
         elif not text and self._counted == before:
             return None
         else:
@@ -161,6 +166,3 @@ class Choice:
             return rest
         shown = matcher.feed(rest)
         return shown if matcher.matched else shown + matcher.finish()
-
-    def _usage(self) -> Usage:
-        return Usage(self._prompt, self._counted, min(self._cached, self._prompt), min(self._reasoning, self._counted))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from inferway.errors import ApiError, Reason
 
-from .choice import Delta
+from .choice import Delta, Usage
 from .logprobs import ScoredToken
 
 # A StepBatch stays under 256 KiB (worker.proto); the rest is room for what an estimate misses.
@@ -99,6 +99,10 @@ class Outbox:
             pending.merge(delta)
             self._grow(pending, size_bytes)
         return self._give_up_largest() if self._size_bytes > self._limit_bytes else ()
+
+    def tell_usage(self, key: int, usage: Usage) -> None:
+        """Put the final counts beside the error of a key that was given up."""
+        self._pending[key].delta.usage = usage
 
     def take(self) -> list[tuple[int, Delta]]:
         """The next message's deltas; empty when nothing waits."""

@@ -40,6 +40,7 @@ def _scripted(config: Config, worker_id: str) -> Engine:
         name=worker_id,
         record_path=config.record or None,
         record_steps=config.record_steps,
+        record_ends=config.record_ends,
         step_ms=config.step_ms,
         prefill_tokens_per_s=config.prefill_tokens_per_s,
         **_given(

@@ -96,17 +96,21 @@ class GetTokenizerResponse(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("gateway_id", "generates", "aborts")
+    __slots__ = ("gateway_id", "generates", "aborts", "settled", "orphans_booked")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATES_FIELD_NUMBER: _ClassVar[int]
     ABORTS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    ORPHANS_BOOKED_FIELD_NUMBER: _ClassVar[int]
     gateway_id: str
     generates: _containers.RepeatedCompositeFieldContainer[Generate]
     aborts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ...) -> None: ...
+    settled: _containers.RepeatedScalarFieldContainer[int]
+    orphans_booked: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[int]] = ..., orphans_booked: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent", "logprobs", "constraint")
+    __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent", "logprobs", "constraint", "settlement")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +123,7 @@ class Generate(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    SETTLEMENT_FIELD_NUMBER: _ClassVar[int]
     key: int
     request_id: str
     model: str
@@ -131,7 +136,8 @@ class Generate(_message.Message):
     traceparent: str
     logprobs: LogprobsWanted
     constraint: Constraint
-    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobsWanted, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ...) -> None: ...
+    settlement: bytes
+    def __init__(self, key: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_types_pb2.Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., choice_index: _Optional[int] = ..., lease_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., logprobs: _Optional[_Union[LogprobsWanted, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., settlement: _Optional[bytes] = ...) -> None: ...
 
 class Constraint(_message.Message):
     __slots__ = ("kind", "text")
@@ -150,12 +156,30 @@ class LogprobsWanted(_message.Message):
     def __init__(self, top: _Optional[int] = ..., prompt: _Optional[bool] = ...) -> None: ...
 
 class StepBatch(_message.Message):
-    __slots__ = ("deltas", "models_version")
+    __slots__ = ("deltas", "models_version", "orphans")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     MODELS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ORPHANS_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[Delta]
     models_version: int
-    def __init__(self, deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., models_version: _Optional[int] = ...) -> None: ...
+    orphans: _containers.RepeatedCompositeFieldContainer[Orphan]
+    def __init__(self, deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., models_version: _Optional[int] = ..., orphans: _Optional[_Iterable[_Union[Orphan, _Mapping]]] = ...) -> None: ...
+
+class Orphan(_message.Message):
+    __slots__ = ("orphan_id", "settlement", "gateway_id", "usage", "age_ms", "outcome")
+    ORPHAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SETTLEMENT_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    orphan_id: int
+    settlement: bytes
+    gateway_id: str
+    usage: _types_pb2.Usage
+    age_ms: int
+    outcome: str
+    def __init__(self, orphan_id: _Optional[int] = ..., settlement: _Optional[bytes] = ..., gateway_id: _Optional[str] = ..., usage: _Optional[_Union[_types_pb2.Usage, _Mapping]] = ..., age_ms: _Optional[int] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("key", "text", "completion_tokens", "finish_reason", "usage", "error", "logprobs", "prompt_logprobs")

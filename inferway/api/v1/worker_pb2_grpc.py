@@ -90,7 +90,8 @@ class WorkerServicer:
 
     def Session(self, request_iterator, context):
         """All requests of one gateway process: requests and aborts go down, one StepBatch an engine step comes up.
-        When the stream ends, whatever still runs on it is aborted.
+        When the stream ends, whatever still runs on it is aborted, and what its gateway has not settled goes up to another
+        one as orphans.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

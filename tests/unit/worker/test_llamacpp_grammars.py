@@ -10,6 +10,7 @@ import pytest
 from inferway.errors import ApiError, Reason
 from inferway.metrics import Registry
 from tests.support.waiting import wait_until
+from worker.core.orphans import Orphans
 from worker.engine import Constraint, Load
 from worker.engines.llamacpp.grammars import Grammars, start_thread
 from worker.metrics import WorkerMetrics
@@ -110,7 +111,7 @@ def test_the_counters_of_a_worker() -> None:
     registry = Registry("worker")
     metrics = WorkerMetrics(registry)
     for hits, misses in ((1, 2), (1, 2), (5, 3)):
-        metrics.flush(Load(0, 0, grammar_hits=hits, grammar_misses=misses))
+        metrics.flush(Load(0, 0, grammar_hits=hits, grammar_misses=misses), Orphans())
     text = registry.render().decode()
     assert 'inferway_worker_grammar_cache_total{outcome="hit"} 5.0' in text
     assert 'inferway_worker_grammar_cache_total{outcome="miss"} 3.0' in text

@@ -135,6 +135,17 @@ def test_above_the_limit_the_largest_choices_are_given_up() -> None:
     assert len(deltas[3].text) in (0, 6_000)
 
 
+def test_the_final_counts_of_a_choice_that_is_given_up() -> None:
+    """They go with its error, in place of those that waited."""
+    outbox = Outbox(limit_bytes=1_000)
+    outbox.put(1, Delta("x", 1, usage=Usage(5, 1, 2)))
+    assert outbox.put(1, Delta("x" * 2_000, 9)) == [1]
+    outbox.tell_usage(1, Usage(5, 9, 2))
+    ((_, delta),) = outbox.take()
+    assert delta.error is not None
+    assert (delta.completion_tokens, delta.usage) == (9, Usage(5, 9, 2))
+
+
 def test_a_finished_choice_that_is_given_up_needs_no_abort() -> None:
     """Its text is dropped as well, but the engine has nothing left to stop."""
     outbox = Outbox(limit_bytes=1_000)

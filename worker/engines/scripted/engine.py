@@ -16,7 +16,19 @@ import yaml
 from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
-from ...engine import Adapter, Constraint, EmbedRequest, Engine, EngineInfo, GenerateRequest, Load, ModelInfo, Step
+from ...engine import (
+    Adapter,
+    Constraint,
+    EmbedRequest,
+    Engine,
+    EngineInfo,
+    FinishReason,
+    GenerateRequest,
+    Load,
+    ModelInfo,
+    Output,
+    Step,
+)
 from .batch import Batch, Job
 from .lexicon import Interned, Lexicon
 from .models import BLOCK_SIZE, CAPABILITIES, CONTEXT_LENGTH, FAMILIES, build_model, family_of
@@ -46,6 +58,7 @@ class ScriptedEngine(Engine):
         name: str = "",
         record_path: str | None = None,
         record_steps: bool = False,
+        record_ends: bool = False,
         step_ms: float = 0.0,
         prefill_tokens_per_s: float = 0.0,
         kv_tokens: int = _KV_TOKENS,
@@ -63,6 +76,7 @@ class ScriptedEngine(Engine):
         self._name = name
         self._record_path = record_path
         self._record_steps = record_steps
+        self._record_ends = record_ends
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._context_length = context_length
         self._max_running = max_running
@@ -79,6 +93,8 @@ class ScriptedEngine(Engine):
         self._interned = Interned()
         self._lexicons: dict[str, Lexicon] = {}
         self._requests: dict[int, GenerateRequest] = {}
+        # Tokens made for each, where there is a record.
+        self._said: dict[int, int] = {}
         self._adapters: set[Adapter] = set()
         self._reported: frozenset[str] = frozenset()
         self._recorder: Recorder | None = None
@@ -188,7 +204,7 @@ class ScriptedEngine(Engine):
     def abort(self, key: int) -> None:
         if self._batch.cancel(key):
             if self._recorder is not None:
-                self._recorder.abort(self._requests[key])
+                self._recorder.abort(self._requests[key], self._said.get(key, 0))
             self._schedule()
 
     def adapters(self) -> Sequence[Adapter]:
@@ -249,14 +265,24 @@ class ScriptedEngine(Engine):
             result = self._batch.step(now=now)
             for failed in result.failures:
                 logs.event(log, "script_failure", request_id=failed.request_id, detail=failed.detail)
+            if self._recorder is not None:
+                self._record(self._recorder, result.outputs)
             for output in result.outputs:
                 if output.finish_reason is not None or output.error is not None:
                     self._requests.pop(output.key, None)
-            if self._record_steps and self._recorder is not None:
-                self._recorder.step([output.key for output in result.outputs if output.token_ids])
             if result.outputs or result.kv_events:
                 self._on_step(Step(result.outputs, result.kv_events))
         self._schedule()
+
+    def _record(self, recorder: Recorder, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            said = self._said.pop(output.key, 0) + len(output.token_ids)
+            if output.finish_reason is None and output.error is None:
+                self._said[output.key] = said
+            elif self._record_ends and output.finish_reason is not FinishReason.ABORTED:
+                recorder.end(self._requests[output.key], said)
+        if self._record_steps:
+            recorder.step([output.key for output in outputs if output.token_ids])
 
 
 def _made_of(token_ids: Sequence[int]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A line of JSON for every Generate and Abort: how a test sees from outside what reached the engine."""
+"""A line of JSON for every Generate and Abort: how a test sees from outside what the engine was asked and made."""
 
 from __future__ import annotations
 
@@ -49,8 +49,13 @@ class Recorder:
             }
         )
 
-    def abort(self, request: GenerateRequest) -> None:
-        self._write("abort", request)
+    def abort(self, request: GenerateRequest, tokens: int) -> None:
+        """`tokens` are all that were made for it: nothing more comes."""
+        self._write("abort", request, tokens=tokens)
+
+    def end(self, request: GenerateRequest, tokens: int) -> None:
+        """It came to its own end, good or bad."""
+        self._write("end", request, tokens=tokens)
 
     def step(self, keys: Sequence[int]) -> None:
         """The choices that gained tokens in this step; without any, no line."""
