@@ -418,9 +418,12 @@ class WorkerSession:
 
 def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> None:
     if delta.HasField("error"):
-        if delta.text:
-            listener.on_text(delta.text, delta.completion_tokens, now)
         usage = _usage(delta.usage) if delta.HasField("usage") else None
+        if delta.text:
+            if usage is not None:
+                # Its first text may come with its end; what a caller has seen is not begun anew elsewhere.
+                listener.on_first(usage)
+            listener.on_text(delta.text, delta.completion_tokens, now)
         listener.on_error(grpc_util.error_from_proto(delta.error), usage)
     elif delta.finish_reason in _FINISH:
         listener.on_finish(delta.text, _FINISH[delta.finish_reason], _usage(delta.usage), now)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..core.quota.books import REMEMBER_MS
+from ..core.quota.books import EXPIRED_A_CALL, REMEMBER_MS
 from ..core.quota.calls import Reserve, Settlement, Standing, Verdict
 from ..core.quota.plan import plan_of
 from ..core.quota.policy import Bound
@@ -29,6 +30,7 @@ __all__ = ["RedisBooks", "StoreAway", "TenantKeys"]
 TIMEOUT_MS = 100
 HEARTBEAT_S = 2.0
 _DEAD_MS = 10_000
+_SWEEP_S = 10.0
 # So many tenants' keys are remembered in encoded form.
 _TENANTS = 4096
 # Words of a command: EVALSHA, the script and the number of keys; the keys; and what the scripts want for each request.
@@ -110,6 +112,7 @@ class RedisBooks:
         """Keeps the connection, and tells that this gateway lives, until it is cancelled."""
         async with asyncio.TaskGroup() as group, self._reserves.running(), self._settles.running():
             store = group.create_task(self._store.run())
+            sweep = group.create_task(self._sweep())
             try:
                 while True:
                     with contextlib.suppress(StoreAway):
@@ -123,7 +126,20 @@ class RedisBooks:
             finally:
                 with contextlib.suppress(StoreAway):
                     await self._store.call(self._registry, self._farewell)
+                sweep.cancel()
                 store.cancel()
+
+    async def _sweep(self) -> None:
+        """Leases that ran out are let go with the next call for their tenant; here for those that have none."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            for tenant_id, keys in list(self._keys.items()):
+                with contextlib.suppress(StoreAway):
+                    # By this clock; a wrong one only makes it earlier or later.
+                    count = encode("ZCOUNT", keys.leases, "-inf", time.time_ns() // 1_000_000)
+                    expired = await self._store.call(keys.leases, count)
+                    for _ in range(0, expired, EXPIRED_A_CALL):
+                        await self.standings(tenant_id, ())
 
     def keys(self, tenant_id: str) -> TenantKeys:
         keys = self._keys.get(tenant_id)
