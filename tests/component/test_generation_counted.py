@@ -220,10 +220,10 @@ async def test_a_group_counts_all_of_its_prompts(tmp_path: Path) -> None:
         assert counted == Usage(5 + len(PROMPT), made(tmp_path))
 
 
-async def test_what_is_settled_is_not_told_to_others(tmp_path: Path) -> None:
-    """Stopped and finished ones leave nothing behind; those that are not reach the next gateway and are booked."""
+async def test_what_is_settled_is_not_told_again(tmp_path: Path) -> None:
+    """Stopped and finished ones leave nothing behind; those that are not come back, and are booked."""
     async with running(tmp_path, record_ends=True) as mesh:
-        async with connected(mesh.app.address, gateway_id="first") as first:
+        async with connected(mesh.app.address, gateway_id="own") as first:
             scripts = {name: Sink() for name in ("drip.settled", "drip.left", "hello.settled", "hello.left")}
             generations = {
                 name: first.generation(name, sink, settlement=name.encode()) for name, sink in scripts.items()
@@ -240,16 +240,16 @@ async def test_what_is_settled_is_not_told_to_others(tmp_path: Path) -> None:
             last = first.generation("hello")
             last.start()
             await last.ended
-        async with connected(mesh.app.address, gateway_id="second") as second:
+        async with connected(mesh.app.address, gateway_id="own") as second:
             await until(lambda: len(second.orphans) == 2)
             told = {orphan.settlement.decode(): orphan for orphan in second.orphans}
             assert {name: orphan.usage for name, orphan in told.items()} == {
                 name: counted[name] for name in ("drip.left", "hello.left")
             }
             assert len({orphan.part for orphan in second.orphans}) == 2
-            assert {orphan.gateway_id for orphan in second.orphans} == {"first"}
+            assert {orphan.gateway_id for orphan in second.orphans} == {"own"}
         third = Session(mesh.stub)
-        await third.send(gateway_id="second")
+        await third.send(gateway_id="own")
         await third.send([settled := mesh.generate("hello")])
         await third.end_of(settled.key)
         assert third.orphans == []
