@@ -75,7 +75,11 @@ class Reason(Enum):
         499, _INVALID, "client_too_slow", "CANCELLED", "the client did not read; its stream was cut at the buffer limit"
     )
     RATE_LIMITED = Row(
-        429, "rate_limit_error", "rate_limit_exceeded", "RESOURCE_EXHAUSTED", "above a limit of the tenant, key or model"
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "RESOURCE_EXHAUSTED",
+        "above a limit of tenant, key or model",
     )
     INSUFFICIENT_QUOTA = Row(
         429, "insufficient_quota", "insufficient_quota", "RESOURCE_EXHAUSTED", "the day's or month's budget is spent"

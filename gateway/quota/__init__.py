@@ -1,1 +1,1 @@
-"""The stores of quotas and of the ledger, and what the journey of a request asks of them."""
+"""Where books are kept: in Redis for all gateways together, or in the memory of one."""
