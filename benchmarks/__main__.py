@@ -15,6 +15,7 @@ BENCHMARKS = (
     "request_path",
     "ledger",
     "tokenizing",
+    "lookups",
     "decisions",
     "hop",
     "delivery",

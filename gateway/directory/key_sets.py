@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import jwt
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from inferway import logs
 
@@ -34,6 +35,8 @@ _LEAST_RSA_BITS = 2048
 # Keys without a name that a token without one is tried with.
 _MOST_TRIED = 4
 
+# All that is taken from an entry.
+_PUBLIC = ("kty", "crv", "x", "y", "n", "e")
 # What a key of a kind can verify. Symmetric keys are not among them: what is published must not sign.
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ALGORITHMS = {
@@ -141,11 +144,12 @@ def _key_set(data: bytes) -> dict[tuple[str, str], jwt.PyJWK]:
     for number, entry in enumerate(entries[:_MOST_KEYS]):
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
             continue
+        public = {name: entry[name] for name in _PUBLIC if isinstance(entry.get(name), str)}
         key_id = entry.get("kid", f"#{number}")
         for algorithm in _fitting(entry):
             try:
-                key = jwt.PyJWK(entry, algorithm=algorithm)
-            except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+                key = jwt.PyJWK(public, algorithm=algorithm)
+            except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError):
                 continue
             if isinstance(key_id, str) and getattr(key.key, "key_size", _LEAST_RSA_BITS) >= _least_bits(algorithm):
                 keys[algorithm, key_id] = key

@@ -60,7 +60,7 @@ class Lookups(Generic[T]):
         flight = self._flights.get(name)
         if flight is None:
             flight = self._flights[name] = asyncio.create_task(self._ask(name))
-            flight.add_done_callback(lambda _: self._flights.pop(name, None))
+            flight.add_done_callback(lambda flight: self._landed(name, flight))
         found = await asyncio.shield(flight)
         if not found.is_away:
             return found.value
@@ -75,15 +75,22 @@ class Lookups(Generic[T]):
         """It has changed."""
         self._changes += 1
         self._kept.forget(name)
+        # Whoever asks from now on must not join a question of before.
+        self._flights.pop(name, None)
 
     def doubt(self) -> None:
         """Changes may have been missed."""
         self._changes += 1
         self._kept.doubt()
+        self._flights.clear()
 
     async def close(self) -> None:
         """Wait for the questions that are under way."""
         await asyncio.gather(*self._flights.values(), return_exceptions=True)
+
+    def _landed(self, name: str, flight: asyncio.Task[_Found[T]]) -> None:
+        if self._flights.get(name) is flight:
+            del self._flights[name]
 
     async def _ask(self, name: str) -> _Found[T]:
         changes = self._changes

@@ -28,6 +28,7 @@ from gateway.directory.documents import (
 )
 from inferway.config import Secret
 from inferway.errors import ApiError, Reason
+from inferway.service import CannotStart
 from tests.support.valkey import Cluster, Valkey, free_port
 from tests.support.waiting import PATIENCE_S, until
 
@@ -227,6 +228,14 @@ async def test_a_gateway_that_has_never_met_redis(tmp_path: Path) -> None:
         with pytest.raises(ApiError) as caught:
             await gateway.directory.find(gateway.documents._new_key())
         assert caught.value.reason is Reason.AUTH_UNAVAILABLE
+
+
+@pytest.mark.parametrize(("flag", "field"), [("--tenants", "tenants"), ("--jwt", "jwt")])
+def test_a_bad_file_is_told_with_its_flag(tmp_path: Path, flag: str, field: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("surprise: {}")
+    with pytest.raises(CannotStart, match=f"^{flag}: .*bad.yaml: .*surprise"):
+        Access(Config(**{field: str(file)}), b"secret")  # type: ignore[arg-type]
 
 
 async def test_changes_reach_a_gateway_through_a_cluster(cluster: Cluster, tmp_path: Path) -> None:

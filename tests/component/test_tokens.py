@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -288,3 +289,17 @@ async def test_what_was_judged_once_is_judged_again_when_its_grounds_are_gone(
     assert await tokens.find(ending) is not None
     while await tokens.find(ending) is not None:
         await asyncio.sleep(0.05)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    member=st.sampled_from(["kty", "crv", "x", "y", "n", "e", "alg", "use", "kid", "d", "key_ops"]),
+    value=st.none() | st.text(max_size=12) | st.integers() | st.lists(st.text(max_size=2), max_size=2)
+    | st.sampled_from(["RSA", "EC", "OKP", "oct", "P-256", "P-521", "Ed25519", "Ed448", "AQAB", "RS256", "sig"]),
+    number=st.integers(0, 5),
+)  # fmt: skip
+def test_a_strange_entry_spoils_no_set(issuer: Issuer, member: str, value: Any, number: int) -> None:
+    """Whatever an issuer publishes beside a good key, that key is there, and nothing raises what is not expected."""
+    strange = {**issuer.entries[number], member: value}
+    published = json.dumps({"keys": [strange, {**issuer.entries[3], "kid": "good"}]}).encode()
+    assert ("ES256", "good") in key_sets._key_set(published)

@@ -81,7 +81,7 @@ async def test_a_change_is_in_force_at_once() -> None:
 
 
 async def test_an_answer_that_a_change_has_overtaken_is_not_kept() -> None:
-    """It was under way when word of the change came, so it may be that of before."""
+    """It was under way when word of the change came, so it may be that of before; who asks later does not get it."""
     store = Store()
     store.values["a"] = "A"
     store.may_answer.clear()
@@ -90,9 +90,14 @@ async def test_an_answer_that_a_change_has_overtaken_is_not_kept() -> None:
     await asyncio.sleep(0)
     store.values["a"] = "B"
     store.lookups.forget("a")
+    late = asyncio.create_task(store.get("a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     store.may_answer.set()
     assert await early == "A"
+    assert await late == "B"
     assert await store.get("a") == "B"
+    assert len(store.asked) == 2
 
 
 async def test_what_is_known_serves_while_the_store_is_away() -> None:
