@@ -149,3 +149,20 @@ def test_secrets_do_not_show() -> None:
     assert "hunter2" not in repr(sample)
     assert effective(sample)["token"] == "***"
     assert effective(Sample())["token"] == ""
+
+
+def test_a_secret_that_is_refused_does_not_show() -> None:
+    """What is wrong with it is told, not what it is."""
+
+    def refuse(text: str) -> None:
+        raise ValueError("must be a URL")
+
+    @dataclass(frozen=True)
+    class Guarded:
+        """Options."""
+
+        url: Secret = option(Secret(""), "where", check=refuse)
+
+    with pytest.raises(ConfigError) as caught:
+        load(Guarded, "sample", {}, ["--url", "hunter2"])
+    assert caught.value.mistakes == ["--url: must be a URL"]
