@@ -18,6 +18,7 @@ from inferway.cli.explain import ExplainConfig
 from inferway.cli.main import COMMANDS
 from inferway.cli.status import StatusConfig
 from inferway.cli.up import UpConfig
+from inferway.cli.usage import ExportConfig, UsageConfig
 from scripts.api_page import api_page
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -60,7 +61,9 @@ prints the same as this page.
 {service_section("`python -m inferway explain ID`", ExplainConfig, "explain", level=3)}
 {service_section("`python -m inferway simulate`", service_config("router.simulate"), "simulate", level=3)}
 {service_section("`python -m inferway status`", StatusConfig, "status", level=3)}
-{service_section("`python -m inferway up`", UpConfig, "up", level=3)}"""
+{service_section("`python -m inferway up`", UpConfig, "up", level=3)}
+{service_section("`python -m inferway usage`", UsageConfig, "usage", level=3)}
+{service_section("`python -m inferway usage export`", ExportConfig, "usage", level=3)}"""
 
 
 def service_config(name: str) -> type:

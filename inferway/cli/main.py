@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from inferway.cli import adapters, drain, explain, simulate, status, up
+from inferway.cli import adapters, drain, explain, simulate, status, up, usage
 
 PROG = "python -m inferway"
 
@@ -26,10 +26,11 @@ COMMANDS: Mapping[str, Command] = {
     "simulate": Command("compare routing policies on a recorded trace, on computed workers", simulate.main),
     "status": Command("show workers, queues and hit rates as the routers see them", status.main),
     "up": Command("start workers, a router and a gateway on this machine and keep them running", up.main),
+    "usage": Command("sum up what tenants have used, and keep the ledger in files", usage.main),
 }
 
 
-def usage() -> str:
+def usage_text() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join([f"usage: {PROG} COMMAND [--help] ...", "", "commands:", *lines])
@@ -38,11 +39,11 @@ def usage() -> str:
 def main(argv: Sequence[str]) -> int:
     """Exit status 2 and the usage on standard error for a command that does not exist."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(usage())
+        print(usage_text())
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        print(f"inferway: there is no command {name!r}\n{usage()}", file=sys.stderr)
+        print(f"inferway: there is no command {name!r}\n{usage_text()}", file=sys.stderr)
         return 2
     try:
         return COMMANDS[name].run(os.environ, rest)
