@@ -1,1 +1,1 @@
-"""Where books are kept: in Redis for all gateways together, or in the memory of one."""
+"""Where books are kept, for all gateways together or for one, and what becomes of settlements while they are away."""
