@@ -19,7 +19,7 @@ import redis
 
 from inferway.checked_lines import checked
 from inferway.cli import usage
-from inferway.cli.ledger_exports import TenantExport
+from inferway.cli.ledger_exports import TenantExport, locked
 from inferway.ledger import LedgerEntry, stream_key
 from inferway.usage import day_at
 from tests.support.command import inferway
@@ -173,6 +173,22 @@ def test_what_a_crash_has_left_is_not_counted(
     assert run(capsys, "export", *flags, "--trim")[:2] == (0, "acme: 2 exported, 3 deleted from Redis\n")
     assert [each.reservation_id for each in TenantExport(tmp_path, "acme").entries()] == ["1", "2", "3"]
     assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_an_export_is_alone(valkey: Valkey, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody exports to a folder that is being read, or reads one that is being written; readers share it."""
+    flags = ("--redis", valkey.url, "--to", str(tmp_path), "--format", "csv")
+    reading = ("--exported", str(tmp_path))
+    with client(valkey) as connection:
+        book(connection, entry("1"))
+    assert run(capsys, "export", *flags)[0] == 0
+    refused = f"usage: {tmp_path} is in use by another export or usage\n"
+    with locked(tmp_path, exclusively=False):
+        assert run(capsys, "export", *flags) == (1, "", refused)
+        assert totals(capsys, *reading)["requests"] == 1
+    with locked(tmp_path, exclusively=True):
+        assert run(capsys, *reading) == (1, "", refused)
+    assert totals(capsys, *reading)["requests"] == 1
 
 
 _IN_SMALL_BATCHES = "import sys\nfrom inferway.cli import usage\nusage._BATCH = 20\nusage.main({}, sys.argv[1:])"
