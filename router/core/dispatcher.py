@@ -242,12 +242,12 @@ class Dispatcher:
         worker = self._workers.get(worker_id)
         if worker is None or report.instance_id != worker.info.instance_id:
             return
-        capacity, warmth = worker.kv_total_tokens, worker.warmth
+        capacity, warmth, has_measured = worker.kv_total_tokens, worker.warmth, bool(worker.measured_rate)
         events_lost = worker.take_report(report)
         for lease in worker.books.reconcile(report, now=now):
             worker.breaker.abandoned(lease.lease_id)
             self._abandon(lease)
-        if worker.warmth != warmth:
+        if worker.warmth != warmth or bool(worker.measured_rate) != has_measured:
             self._reassess(worker)
         if capacity != worker.kv_total_tokens:
             self._size_indexes(worker)
@@ -527,7 +527,7 @@ class Dispatcher:
     def _reassess_models(self, worker: Worker) -> None:
         for name in worker.info.models:
             if (model := self._models.get(name)) is not None:
-                for other in model.compare_warmth():
+                for other in model.compare():
                     self._fleet.touch(other)
                 if model.queue:
                     self._dirty[name] = model

@@ -104,6 +104,35 @@ def test_a_lease_names_worker_address_and_prediction() -> None:
     assert dispatch.queue_time_s == 0.5
 
 
+def test_a_speed_that_is_not_known_is_that_of_the_others() -> None:
+    """Of the workers of the same model that have measured theirs, the mean; 4,000 tokens a second where none has."""
+    machine = dispatcher()
+    for name, models in {"a": ("m",), "b": ("m",), "c": ("m",), "d": ("other",)}.items():
+        machine.worker_up(replace(info(name, models=models), prefill_tokens_per_s=None))
+
+    def reckoned() -> dict[str, float]:
+        return {worker.worker_id: worker.prefill_rate for worker in machine.workers()}
+
+    def expected_s() -> float:
+        """Until the first token of 8, at the third worker."""
+        machine.submit(request(1, excluded=("a", "b")), now=0.0)
+        dispatch = only_dispatch(machine.tick(now=0.0))
+        machine.release(dispatch.lease_id, OK, now=0.0)
+        return dispatch.predicted_ttft_s
+
+    assert reckoned() == dict.fromkeys("abcd", 4000.0)
+    assert expected_s() == 8 / 4000
+    machine.worker_report("a", Report("1", prefill_tokens_per_s=1000.0), now=0.0)
+    assert reckoned() == {"a": 1000.0, "b": 1000.0, "c": 1000.0, "d": 4000.0}
+    machine.worker_report("b", Report("1", prefill_tokens_per_s=3000.0), now=0.0)
+    assert reckoned() == {"a": 1000.0, "b": 3000.0, "c": 2000.0, "d": 4000.0}
+    assert expected_s() == 8 / 2000
+    machine.worker_up(replace(info("e", models=("m", "other")), prefill_tokens_per_s=None))
+    assert reckoned() == {"a": 1000.0, "b": 3000.0, "c": 2000.0, "d": 4000.0, "e": 2000.0}
+    machine.worker_up(replace(info("e", models=("other",)), prefill_tokens_per_s=None))
+    assert reckoned()["e"] == 4000.0
+
+
 def test_priority_decides_who_gets_the_next_slot() -> None:
     """Waiting requests leave by priority, equals in order of arrival, one for each slot that falls free."""
     machine = dispatcher()
