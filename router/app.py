@@ -38,7 +38,7 @@ from .worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
-# A worker that has not answered by then does not keep the router from serving the others.
+# A worker that has not answered by then does not keep the router from using the others.
 _READY_WITHOUT_ALL_S = 5.0
 # After the last decision, for replies that are on their way.
 _CLOSE_GRACE_S = 0.2
@@ -87,6 +87,7 @@ class App:
                 slow_start_s=config.slow_start_s,
                 quarantine_s=config.quarantine_s,
             ),
+            holds_back=True,
         )
         self._registry = Registry("router")
         self._metrics = RouterMetrics(self._registry, self.dispatcher)
@@ -135,7 +136,7 @@ class App:
         await self._ops.start()
         self._tasks = [
             asyncio.create_task(pool.run(), name="worker pool"),
-            asyncio.create_task(self._become_ready(pool), name="readiness"),
+            asyncio.create_task(self._begin(pool), name="readiness"),
             asyncio.create_task(self._follow_routing(), name="routing"),
         ]
         if self._decision_log is not None:
@@ -195,16 +196,22 @@ class App:
 
         await self._routing.run(take)
 
-    async def _become_ready(self, pool: WorkerPool) -> None:
+    async def _begin(self, pool: WorkerPool) -> None:
+        """Requests wait until every worker is met that is there, and readiness until every one is that is known."""
         changed = asyncio.Event()
         self._driver.watchers.add(changed)
         try:
             async with asyncio.timeout(_READY_WITHOUT_ALL_S):
+                while pool.untried():
+                    await changed.wait()
+                    changed.clear()
+                self._driver.begin()
                 while pool.unanswered():
                     await changed.wait()
                     changed.clear()
         except TimeoutError:
             logs.event(log, "ready_without_all", level=logging.WARNING, unanswered=pool.unanswered())
+            self._driver.begin()
         finally:
             self._driver.watchers.discard(changed)
         self._is_ready = True

@@ -154,6 +154,42 @@ async def test_a_request_outlasts_the_gap_before_its_worker_comes() -> None:
             assert (await gw.lease(1)).worker_id == "a"
 
 
+async def test_requests_wait_until_every_worker_is_met_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes connections and says nothing is waited for until it closes them; where nobody listens, nothing."""
+    monkeypatch.setattr("router.app._READY_WITHOUT_ALL_S", 3600.0)
+    kept: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _reader, writer: kept.append(writer), "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    async with (
+        StubWorker().serving() as worker,
+        router(worker.address, "127.0.0.1:1", f"{host}:{port}") as app,
+        gateway(app) as gw,
+    ):
+        await gw.submit(1)
+        await until(lambda: status(app) == "ready")
+        await gw.submit(2, model="")
+        await gw.rejection(2)
+        assert gw.leases == {}
+        silent.close()
+        for writer in kept:
+            writer.close()
+        assert (await gw.lease(1)).worker_id == "a"
+
+
+async def test_requests_do_not_wait_for_ever_for_a_worker_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some seconds those that are met get them."""
+    monkeypatch.setattr("router.app._READY_WITHOUT_ALL_S", 0.5)
+    kept: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _reader, writer: kept.append(writer), "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    async with StubWorker().serving() as worker, router(worker.address, f"{host}:{port}") as app, gateway(app) as gw:
+        await gw.submit(1)
+        assert (await gw.lease(1)).worker_id == "a"
+    silent.close()
+    for writer in kept:
+        writer.close()
+
+
 async def test_a_full_queue_refuses_the_newcomer_or_sheds_the_lowest() -> None:
     """The bound is per model; who is turned away is told the limit."""
     async with router("127.0.0.1:1", queue_limit_requests=2) as app, gateway(app) as gw, gateway(app) as other:

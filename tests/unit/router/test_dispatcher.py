@@ -29,8 +29,10 @@ from router.core.queue import QueueLimits
 OK = ReleaseOutcome.OK
 
 
-def dispatcher(limits: QueueLimits = QueueLimits()) -> Dispatcher:  # noqa: B008 - an immutable tuple
-    return Dispatcher(routing=routing_of("default"), rng=Random(1), first_lease_id=1, limits=limits)
+def dispatcher(limits: QueueLimits = QueueLimits(), *, holds_back: bool = False) -> Dispatcher:  # noqa: B008 - immutable
+    return Dispatcher(
+        routing=routing_of("default"), rng=Random(1), first_lease_id=1, limits=limits, holds_back=holds_back
+    )
 
 
 def info(
@@ -102,6 +104,34 @@ def test_a_lease_names_worker_address_and_prediction() -> None:
     assert (dispatch.worker_id, dispatch.worker_address, dispatch.lease_id) == ("a", "a:1", 1)
     assert dispatch.predicted_ttft_s == 0.008
     assert dispatch.queue_time_s == 0.5
+
+
+def test_nothing_is_decided_before_the_workers_are_met() -> None:
+    """What waits till then goes to any of them, in order; who may have none of them is told so then, not before."""
+    machine = dispatcher(holds_back=True)
+    machine.submit(request(1, model="absent"), now=0.0)
+    machine.submit(request(2, excluded=("a",), timeout=1.0), now=0.0)
+    machine.worker_up(info("a", max_running=2))
+    machine.submit(request(3, excluded=("a",)), now=0.0)
+    machine.submit(request(4, excluded=("a", "b")), now=0.0)
+    machine.submit(request(5, choices=3), now=0.0)
+    machine.submit(request(6), now=0.0)
+    machine.submit(request(7, priority=9), now=0.0)
+    assert machine.tick(now=0.0) == []
+    (expired,) = machine.tick(now=1.0)
+    assert (expired.request.ticket.number, isinstance(expired, Reject)) == (2, True)
+    machine.worker_up(info("b", max_running=2))
+    assert machine.tick(now=1.0) == []
+    machine.begin(now=1.0)
+    actions = machine.tick(now=1.0)
+    rejects = {one.request.ticket.number: one.error.reason for one in actions if isinstance(one, Reject)}
+    assert rejects == {4: Reason.OVERLOADED, 5: Reason.UNSUPPORTED_VALUE}
+    dispatched = {one.request.ticket.number: one.worker_id for one in actions if isinstance(one, Dispatch)}
+    assert list(dispatched) == [7, 3, 6]
+    assert dispatched[3] == "b"
+    assert machine.num_waiting == 1
+    machine.begin(now=2.0)
+    assert machine.tick(now=2.0) == []
 
 
 def test_a_speed_that_is_not_known_is_that_of_the_others() -> None:
