@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from random import Random
 
 import grpc
@@ -30,8 +31,10 @@ from .core.queue import Ageing, QueueLimits
 from .core.records import Records
 from .decision_log import DecisionLog
 from .driver import Driver
+from .explanation import explain
 from .kubernetes import EndpointWatch, KubernetesApi, api_url
 from .metrics import RouterMetrics
+from .pages import decisions_page
 from .service import SERVICE_NAME, RouterService
 from .sources import DnsName, Sources, parse_sources, resolve
 from .worker_pool import WorkerPool
@@ -112,14 +115,15 @@ class App:
         """Open both listeners and go looking for workers. Raises CannotListen."""
         config = self._config
         token = InternalToken(config.internal_token, config.internal_token_file)
-        ops_listener = net.bind(config.ops_listen)
-        self._ops = OpsServer(ops_listener, self._readiness, self._registry.render)
         self._grpc = server(token)
         self.address = bind(self._grpc, config.listen)
-        self.ops_address = net.shown(ops_listener)
         self._health = add_health_and_reflection(self._grpc, SERVICE_NAME)
         await set_serving(self._health, SERVICE_NAME, False)
         router_id = config.name or f"{socket.gethostname()}:{self.address.rpartition(':')[2]}"
+        page = decisions_page(partial(explain, router_id, dispatcher=self.dispatcher, records=self._records), token)
+        ops_listener = net.bind(config.ops_listen)
+        self.ops_address = net.shown(ops_listener)
+        self._ops = OpsServer(ops_listener, self._readiness, self._registry.render, pages=[page])
         pool = self._pool = WorkerPool(
             self._sources,
             token,

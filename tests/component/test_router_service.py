@@ -21,8 +21,10 @@ from tests.support.waiting import PATIENCE_S, until
 _SERVICE = "inferway.api.v1.Router"
 
 
-async def get(app: App, path: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(f"http://{app.ops_address}{path}") as response:
+async def get(app: App, path: str, authorization: str | None = None) -> tuple[int, str]:
+    headers = {"Authorization": authorization} if authorization is not None else {}
+    url = f"http://{app.ops_address}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
         return response.status, await response.text()
 
 
@@ -454,7 +456,7 @@ async def test_an_interval_out_of_range_is_refused() -> None:
 
 
 async def test_a_wrong_internal_token_is_refused() -> None:
-    """Without the token no call passes; with it both sides of the router do."""
+    """Without the token no call passes, nor a look at decisions over HTTP; with it both sides of the router do."""
     async with (
         StubWorker().serving(token="inside") as worker,
         router(worker.address, internal_token=Secret("inside")) as app,
@@ -468,6 +470,8 @@ async def test_a_wrong_internal_token_is_refused() -> None:
         call = stub.Snapshot(router_pb2.SnapshotRequest(), metadata=(("authorization", "Bearer inside"),))
         assert (await call.read()).router_id == "router-1"
         call.cancel()
+        for token, expected in ((None, 401), ("Bearer wrong", 401), ("Bearer inside", 404)):
+            assert (await get(app, "/decisions/nobody", token))[0] == expected
 
 
 async def test_health_and_reflection_answer() -> None:
