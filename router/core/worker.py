@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import blake2b
 from math import inf
 
 from .books import Books, Lease
@@ -144,12 +143,6 @@ class Worker:
         """Let time pass for its health; returns whether the breaker has changed its state."""
         self.slow_start.advance(now=now)
         return self.breaker.advance(now=now)
-
-    def weight_for(self, session: int) -> int:
-        """What decides whose session it is, the same at every router: the worker with the most has it."""
-        return int.from_bytes(
-            blake2b(self.worker_id.encode(), key=session.to_bytes(8, "big"), digest_size=6).digest(), "big"
-        )
 
     def open_lease(self, lease: Lease) -> None:
         self.books.open(lease)
