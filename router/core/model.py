@@ -130,7 +130,7 @@ class Model:
     def take_kv_event(self, worker_id: str, event: KvEvent) -> None:
         match event:
             case BlocksStored():
-                self.index.insert(worker_id, event.block_hashes)
+                self.index.store(worker_id, event.block_hashes)
             case BlocksRemoved():
                 self.index.remove(worker_id, event.block_hashes)
             case CacheCleared():
