@@ -1,6 +1,7 @@
 """One request for embeddings on its way through the mesh: a worker is asked for, it computes, its lease goes back.
 
-A request may move: any number of times when workers refuse it honestly, once when a worker is lost.
+A request may move: any number of times when workers refuse it honestly, once when a worker is lost. When everyone has
+refused, those who were full are asked again after a pause, a few times.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import grpc
 
 from inferway.errors import ApiError, Reason
 
-from .generation import REFUSALS, outcome_of
+from .generation import FULL_PAUSES_S, REFUSALS, outcome_of
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
 from .routing import Routing
@@ -44,12 +45,20 @@ class Embedding:
         """The vectors of the inputs, in order. Raises ApiError."""
         self.queued = time.monotonic()
         excluded: set[str] = set()
+        full: set[str] = set()
+        pauses = iter(FULL_PAUSES_S)
         refusal: ApiError | None = None
         lost = 0
         while True:
             try:
-                grant = await self._granted(excluded)
+                grant = await self._granted(excluded | full)
             except ApiError as error:
+                left_s = self._ask.queue_deadline - time.monotonic()
+                is_full = full and error.reason is Reason.OVERLOADED
+                if is_full and (pause_s := next(pauses, left_s)) < left_s:
+                    full.clear()
+                    await asyncio.sleep(pause_s)
+                    continue
                 # Where a worker had it before, what that one said is the better answer.
                 raise (refusal or error) from None
             try:
@@ -60,7 +69,7 @@ class Embedding:
                     raise
                 lost += is_lost
                 refusal = error
-                excluded.add(grant.worker_id)
+                (full if error.reason is Reason.OVERLOADED else excluded).add(grant.worker_id)
                 self._metrics.retries.labels(error.reason.label).inc()
 
     async def _granted(self, excluded: set[str]) -> Grant:

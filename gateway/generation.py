@@ -1,12 +1,13 @@
 """One request on its way through the mesh: asked for, granted, generated, given back.
 
-States: WAITING (a ticket is out), RUNNING (its choices run on one worker), ENDED. A Generation is moved by calls
-from the router stream, the worker session and the clock; it starts no task. Whatever it holds (queue place, keys on
-a worker, lease) is given back exactly once, in `_let_go`, however it ends. What it has produced is known a little
-later where it was stopped: `counted`.
+States: WAITING (a ticket is out, or will be after a pause), RUNNING (its choices run on one worker), ENDED. A
+Generation is moved by calls from the router stream, the worker session and the clock; it starts no task. Whatever it
+holds (queue place, keys on a worker, lease) is given back exactly once, in `_let_go`, however it ends. What it has
+produced is known a little later where it was stopped: `counted`.
 
 Until its first output a request may move to another worker: any number of times when workers refuse it honestly,
-once when a worker is lost. After that a failure is the caller's to see.
+once when a worker is lost. After that a failure is the caller's to see. When everyone has refused, those who were full
+are asked again after a pause, a few times: whoever sent it there did not know what they had.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 # How often `tick` is called: what is due before the next call is done in this one.
 TICK_S = 0.25
 _MAX_WORKERS_LOST = 1
+# Before each time that workers which were full are asked again; a router hears of what they have within a second.
+FULL_PAUSES_S = (0.25, 0.5, 1.0)
 # MODEL_NOT_FOUND: of an adapter that has been unloaded from this worker meanwhile.
 REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY, Reason.MODEL_NOT_FOUND)
 # What a worker says of itself; every other error that it tells is of the request.
@@ -215,9 +218,13 @@ class Generation:
         # The one that the request ended on, and how many of its choices have yet to tell their final count.
         self._last_run: _Run | None = None
         self._uncounted = 0
-        # Workers that have refused or failed this request, and workers that cannot be reached at the moment.
+        # Workers that have refused or failed this request, that were full, and that cannot be reached at the moment.
         self._excluded: set[str] = set()
+        self._full: set[str] = set()
         self._unreachable: set[str] = set()
+        self._pauses = iter(FULL_PAUSES_S)
+        # When a pause is over; of interest while neither a ticket nor a run is there.
+        self._asks_again_at = 0.0
         self._workers_lost = 0
         # What the last worker said that did not serve this request.
         self._refusal: ApiError | None = None
@@ -279,7 +286,10 @@ class Generation:
             self.fail(ApiError(Reason.UPSTREAM_TIMEOUT, "The request took longer than its deadline."))
         elif self._ticket is not None:
             self._routing.expire(self._ticket, now)
-        elif self._run is not None and now >= self._stalls_at(self._run):
+        elif self._run is None:
+            if now >= self._asks_again_at:
+                self._submit()
+        elif now >= self._stalls_at(self._run):
             self._worker_stalled(self._run)
         self._sink.on_tick()
         if now + TICK_S > self.spoke_at + self._plan.heartbeat_s:
@@ -341,7 +351,8 @@ class Generation:
             return
         self._workers_lost += lost
         self._metrics.retries.labels(error.reason.label).inc()
-        (self._unreachable if session_broke else self._excluded).add(run.grant.worker_id)
+        is_full = error.reason is Reason.OVERLOADED
+        (self._unreachable if session_broke else self._full if is_full else self._excluded).add(run.grant.worker_id)
         self._refusal = error
         self._let_go(outcome, died=died)
         self._submit()
@@ -357,14 +368,20 @@ class Generation:
 
     def _new_ticket(self) -> Ticket:
         self._state = _State.WAITING
-        avoided = tuple(self._excluded | self._unreachable)
+        avoided = tuple(self._excluded | self._full | self._unreachable)
         self._ticket = Ticket(self._plan.ask, avoided, self._granted, self._rejected)
         return self._ticket
 
     def _rejected(self, error: ApiError) -> None:
         """Nobody takes it; where a worker had it before, what that one said is the better answer."""
         self._ticket = None
-        if self._unreachable and time.monotonic() < self._plan.ask.queue_deadline:
+        left_s = self._plan.ask.queue_deadline - time.monotonic()
+        is_full = self._full and error.reason is Reason.OVERLOADED
+        if is_full and (pause_s := next(self._pauses, left_s)) < left_s:
+            self._full.clear()
+            self._unreachable.clear()
+            self._asks_again_at = time.monotonic() + pause_s
+        elif self._unreachable and left_s > 0.0:
             # They may come back in time, and everyone else has been asked.
             self._unreachable.clear()
             self._routing.park(self._new_ticket())

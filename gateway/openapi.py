@@ -19,6 +19,7 @@ from .core import answer_shapes as shapes
 from .core.chat_request import ChatBody
 from .core.completion_request import CompletionBody
 from .core.embedding_request import EmbeddingBody
+from .core.worker_choice import EXCLUDED_HEADER, MAX_EXCLUDED, ONLY_HEADER
 from .middleware import Exchange, Handler
 from .openapi_schemas import NAMES, STRING, Schema, ref, schemas_of
 from .routes.models import ONE_MODEL
@@ -44,6 +45,40 @@ class Operation:
     # The body of a status that is no failure of the request.
     unready: type[msgspec.Struct] | None = None
 
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """What a request may bring beside its key."""
+
+    id: str
+    name: str
+    meaning: str
+    is_of_inference: bool = False
+
+
+REQUEST_HEADERS = (
+    RequestHeader(
+        "RequestId",
+        "X-Request-Id",
+        "The caller's own id: 1 to 128 letters, digits, dots, underscores and hyphens. Others are replaced.",
+    ),
+    RequestHeader("Traceparent", "traceparent", "W3C trace context; one that is not well-formed is left out."),
+    RequestHeader(
+        "OnlyWorker",
+        ONLY_HEADER,
+        "Name of the worker that is to answer, or nobody. Only with a key that may choose workers.",
+        is_of_inference=True,
+    ),
+    RequestHeader(
+        "ExcludedWorkers",
+        EXCLUDED_HEADER,
+        f"Names of workers that are not to answer, separated by commas, {MAX_EXCLUDED} at most. Only with a key that "
+        "may choose workers.",
+        is_of_inference=True,
+    ),
+)
+
+INFERENCE = "Inference"
 
 _ANYWHERE = (Reason.INVALID_REQUEST, Reason.HEADERS_TOO_LARGE, Reason.INTERNAL_ERROR)
 _WITH_KEY = (Reason.INVALID_API_KEY, Reason.TENANT_BLOCKED, Reason.AUTH_UNAVAILABLE)
@@ -71,7 +106,7 @@ def _detokenize(name: str) -> Operation:
 OPERATIONS: Mapping[str, Operation] = {
     "/v1/chat/completions": Operation(
         "createChatCompletion",
-        "Inference",
+        INFERENCE,
         "The next message of a conversation",
         shapes.ChatCompletion,
         ChatBody,
@@ -80,7 +115,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "/v1/completions": Operation(
         "createCompletion",
-        "Inference",
+        INFERENCE,
         "What follows a text",
         shapes.Completion,
         CompletionBody,
@@ -89,7 +124,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "/v1/embeddings": Operation(
         "createEmbedding",
-        "Inference",
+        INFERENCE,
         "Vectors of texts",
         shapes.EmbeddingList,
         EmbeddingBody,
@@ -136,7 +171,7 @@ def document() -> Schema:
             "schemas": schemas_of(structs),
             "responses": {str(status): _failure(status) for status in _statuses(Reason)},
             "headers": HEADERS,
-            "parameters": {"RequestId": _REQUEST_ID},
+            "parameters": {header.id: _parameter(header) for header in REQUEST_HEADERS},
             "securitySchemes": {
                 "key": {
                     "type": "http",
@@ -166,7 +201,11 @@ def _operation(path: str, operation: Operation) -> Schema:
         "operationId": operation.id,
         "tags": [operation.tag],
         "summary": operation.summary,
-        "parameters": [{"$ref": "#/components/parameters/RequestId"}],
+        "parameters": [
+            {"$ref": f"#/components/parameters/{header.id}"}
+            for header in REQUEST_HEADERS
+            if operation.tag == INFERENCE or not header.is_of_inference
+        ],
         "responses": {"200": _success(operation)},
     }
     if not operation.needs_key:
@@ -198,7 +237,7 @@ def _success(operation: Operation) -> Schema:
     else:
         content = {"application/json": {"schema": ref(operation.answer.__name__)}}
     described = {"description": "The answer.", "headers": _headers("x-request-id"), "content": content}
-    if operation.tag == "Inference":
+    if operation.tag == INFERENCE:
         described["headers"] = _headers("x-request-id", *_INFERENCE_HEADERS)
     if operation.events is not None:
         described["description"] = (
@@ -230,12 +269,10 @@ _OF_STATUS = {
     429: ("Retry-After", "retry-after-ms"),
     503: ("Retry-After", "retry-after-ms"),
 }
-_REQUEST_ID: Schema = {
-    "name": "X-Request-Id",
-    "in": "header",
-    "description": "The caller's own id: 1 to 128 letters, digits, dots, underscores and hyphens. Others are replaced.",
-    "schema": STRING,
-}
+
+
+def _parameter(header: RequestHeader) -> Schema:
+    return {"name": header.name, "in": "header", "description": header.meaning, "schema": STRING}
 
 
 def _headers(*names: str) -> Schema:

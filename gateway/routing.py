@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from inferway import grpc_util, logs
 from inferway.errors import ApiError, Reason, invalid
+from inferway.rendezvous import ranked
 
-from .core.rendezvous import ranked, within_bounded_load
+from .core.rendezvous import within_bounded_load
 from .core.worker_choice import EXCLUDED_HEADER, ONLY_HEADER
 from .metrics import Metrics
 from .router_client import Ask, Grant, RouterClient, Ticket

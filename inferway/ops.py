@@ -1,9 +1,12 @@
-"""What probes and scrapers ask: /health, /health/ready and /metrics. None of them asks another process anything."""
+"""What probes and scrapers ask: /health, /health/ready and /metrics. None of them asks another process anything.
+
+A service may have further pages there.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +35,11 @@ class Readiness:
 
 
 def health_response() -> web.Response:
-    return _json({"status": OK}, 200)
+    return json_response({"status": OK}, 200)
 
 
 def readiness_response(readiness: Readiness) -> web.Response:
-    return _json({"status": readiness.status, **readiness.details}, 200 if readiness.is_ready else 503)
+    return json_response({"status": readiness.status, **readiness.details}, 200 if readiness.is_ready else 503)
 
 
 def metrics_response(exposition: bytes) -> web.Response:
@@ -44,13 +47,20 @@ def metrics_response(exposition: bytes) -> web.Response:
 
 
 class OpsServer:
-    """A listener for these three alone, where a service's own port speaks gRPC."""
+    """A listener for these three, and `pages`, where a service's own port speaks gRPC."""
 
     def __init__(
-        self, listener: socket.socket, readiness: Callable[[], Readiness], render: Callable[[], bytes]
+        self,
+        listener: socket.socket,
+        readiness: Callable[[], Readiness],
+        render: Callable[[], bytes],
+        *,
+        pages: Iterable[web.RouteDef] = (),
     ) -> None:
         self._listener = listener
-        self._runner = web.AppRunner(_app(readiness, render), access_log=None)
+        app = _app(readiness, render)
+        app.add_routes(pages)
+        self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> None:
         await self._runner.setup()
@@ -78,5 +88,5 @@ def _app(readiness: Callable[[], Readiness], render: Callable[[], bytes]) -> web
     return app
 
 
-def _json(body: Mapping[str, Any], status: int) -> web.Response:
+def json_response(body: Mapping[str, Any], status: int) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from random import Random
 
 import grpc
@@ -30,15 +31,17 @@ from .core.queue import Ageing, QueueLimits
 from .core.records import Records
 from .decision_log import DecisionLog
 from .driver import Driver
+from .explanation import explain
 from .kubernetes import EndpointWatch, KubernetesApi, api_url
 from .metrics import RouterMetrics
+from .pages import decisions_page
 from .service import SERVICE_NAME, RouterService
 from .sources import DnsName, Sources, parse_sources, resolve
 from .worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
-# A worker that has not answered by then does not keep the router from serving the others.
+# A worker that has not answered by then does not keep the router from using the others.
 _READY_WITHOUT_ALL_S = 5.0
 # After the last decision, for replies that are on their way.
 _CLOSE_GRACE_S = 0.2
@@ -87,6 +90,7 @@ class App:
                 slow_start_s=config.slow_start_s,
                 quarantine_s=config.quarantine_s,
             ),
+            holds_back=True,
         )
         self._registry = Registry("router")
         self._metrics = RouterMetrics(self._registry, self.dispatcher)
@@ -111,14 +115,15 @@ class App:
         """Open both listeners and go looking for workers. Raises CannotListen."""
         config = self._config
         token = InternalToken(config.internal_token, config.internal_token_file)
-        ops_listener = net.bind(config.ops_listen)
-        self._ops = OpsServer(ops_listener, self._readiness, self._registry.render)
         self._grpc = server(token)
         self.address = bind(self._grpc, config.listen)
-        self.ops_address = net.shown(ops_listener)
         self._health = add_health_and_reflection(self._grpc, SERVICE_NAME)
         await set_serving(self._health, SERVICE_NAME, False)
         router_id = config.name or f"{socket.gethostname()}:{self.address.rpartition(':')[2]}"
+        page = decisions_page(partial(explain, router_id, dispatcher=self.dispatcher, records=self._records), token)
+        ops_listener = net.bind(config.ops_listen)
+        self.ops_address = net.shown(ops_listener)
+        self._ops = OpsServer(ops_listener, self._readiness, self._registry.render, pages=[page])
         pool = self._pool = WorkerPool(
             self._sources,
             token,
@@ -135,7 +140,7 @@ class App:
         await self._ops.start()
         self._tasks = [
             asyncio.create_task(pool.run(), name="worker pool"),
-            asyncio.create_task(self._become_ready(pool), name="readiness"),
+            asyncio.create_task(self._begin(pool), name="readiness"),
             asyncio.create_task(self._follow_routing(), name="routing"),
         ]
         if self._decision_log is not None:
@@ -195,16 +200,22 @@ class App:
 
         await self._routing.run(take)
 
-    async def _become_ready(self, pool: WorkerPool) -> None:
+    async def _begin(self, pool: WorkerPool) -> None:
+        """Requests wait until every worker is met that is there, and readiness until every one is that is known."""
         changed = asyncio.Event()
         self._driver.watchers.add(changed)
         try:
             async with asyncio.timeout(_READY_WITHOUT_ALL_S):
+                while pool.untried():
+                    await changed.wait()
+                    changed.clear()
+                self._driver.begin()
                 while pool.unanswered():
                     await changed.wait()
                     changed.clear()
         except TimeoutError:
             logs.event(log, "ready_without_all", level=logging.WARNING, unanswered=pool.unanswered())
+            self._driver.begin()
         finally:
             self._driver.watchers.discard(changed)
         self._is_ready = True

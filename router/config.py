@@ -17,7 +17,7 @@ class Config:
 
     listen: str = option("127.0.0.1:50050", "gRPC address, host:port; port 0 picks a free one", check=host_and_port)
     ops_listen: str = option(
-        "127.0.0.1:9100", "HTTP address of health and metrics; port 0 picks a free one", check=host_and_port
+        "127.0.0.1:9100", "HTTP address of health, metrics and decisions; port 0 picks a free one", check=host_and_port
     )
     name: str = option("", "name of this router in logs and snapshots", default_text="its host name and port")
     workers: tuple[str, ...] = option(

@@ -111,6 +111,11 @@ class Driver:
             self.nobody_waits.set()
         self._set_timer(now)
 
+    def begin(self) -> None:
+        """The workers are met; see the dispatcher."""
+        self.dispatcher.begin(now=time.monotonic())
+        self.settle()
+
     # For the worker pool.
 
     def worker_up(self, info: WorkerInfo, report: Report | None) -> None:

@@ -28,7 +28,7 @@ OUTCOMES = {
 }
 
 
-def explain(request_id: str, dispatcher: Dispatcher, records: Records) -> router_pb2.ExplainResponse:
+def explain(router_id: str, request_id: str, dispatcher: Dispatcher, records: Records) -> router_pb2.ExplainResponse:
     """What became of the submissions with this id, and of those that wait; O(records + waiting)."""
     now = time.monotonic()
     epoch = time.time() - now
@@ -39,6 +39,7 @@ def explain(request_id: str, dispatcher: Dispatcher, records: Records) -> router
     decisions.sort(key=lambda decision: decision.queued_at_ms)
     oldest_at = records.oldest_at()
     return router_pb2.ExplainResponse(
+        router_id=router_id,
         decisions=decisions[-_MOST_DECISIONS:],
         remembered=len(records),
         oldest_ms=0 if oldest_at is None else round((now - oldest_at) * 1000),

@@ -146,9 +146,7 @@ class RouterService(router_pb2_grpc.RouterServicer):
 
     async def Explain(self, request: router_pb2.ExplainRequest, context: Any) -> router_pb2.ExplainResponse:
         await _require_name(context, "request_id", request.request_id)
-        response = explain(request.request_id, self._driver.dispatcher, self._driver.records)
-        response.router_id = self._router_id
-        return response
+        return explain(self._router_id, request.request_id, self._driver.dispatcher, self._driver.records)
 
     async def Drain(self, request: router_pb2.DrainRequest, context: Any) -> router_pb2.DrainResponse:
         await _require_name(context, "worker", request.worker)

@@ -25,13 +25,16 @@ class WorkerClient:
         self._channel = grpc_util.channel(address)
         self._stub = worker_pb2_grpc.WorkerStub(self._channel)
 
-    async def describe(self) -> WorkerInfo:
-        """Ask the worker what it is. Raises grpc.RpcError, and WorkerContractError."""
-        # Waiting for the connection lets a worker that comes up be met by the channel's own retry, without adding ours.
+    async def describe(self, *, patient: bool = True) -> WorkerInfo:
+        """Ask the worker what it is. Raises grpc.RpcError, and WorkerContractError.
+
+        `patient` waits for the connection, which lets a worker that comes up be met by the channel's own retry, without
+        adding ours. Otherwise it fails when nobody listens.
+        """
         response = await self._stub.Describe(
             worker_pb2.DescribeRequest(),
             timeout=_DESCRIBE_TIMEOUT_S,
-            wait_for_ready=True,
+            wait_for_ready=patient,
             metadata=self._token.metadata(),
         )
         return worker_info(response, self.address)

@@ -117,8 +117,15 @@ class WorkerPool:
         """Names and services that nothing is known of, and addresses where no worker has been met since the start."""
         names = [name.host for name in self._sources.names if name not in self._resolved]
         services = [str(watch.service) for watch in self._watches if watch.endpoints is None]
+        coming = [address for address in self._known().usable if address not in self._members]
         members = [member for member in self._members.values() if member.is_wanted and not member.has_answered]
-        return names + services + [member.address for member in members]
+        return names + services + coming + [member.address for member in members]
+
+    def untried(self) -> list[str]:
+        """Of those that are unanswered, the ones that have not failed yet either."""
+        failed = {name.host for name, trouble in self._trouble.items() if trouble}
+        failed |= {member.address for member in self._members.values() if member.trouble}
+        return [name for name in self.unanswered() if name not in failed]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -155,6 +162,7 @@ class WorkerPool:
             if trouble:
                 logs.event(log, "name_not_resolved", level=logging.WARNING, name=name.host, error=trouble)
             self._trouble[name] = trouble
+            self._events.membership_changed()
 
     def _known(self) -> Endpoints:
         """What all sources say together."""
@@ -209,7 +217,7 @@ class WorkerPool:
         try:
             while True:
                 try:
-                    info = await client.describe()
+                    info = await client.describe(patient=bool(member.trouble) or member.has_answered)
                     if self._claim(member, info):
                         await self._watch(client, member, info)
                         self._note_trouble(member, "the worker ended its stream")
@@ -279,10 +287,8 @@ class WorkerPool:
             if other is member or other.worker_id != info.worker_id:
                 continue
             if other.is_up:
+                member.has_answered = True
                 self._note_trouble(member, f"it calls itself {info.worker_id}, as {other.address} does; not used")
-                if not member.has_answered:
-                    member.has_answered = True
-                    self._events.membership_changed()
                 return False
             other.worker_id = None
             if not other.is_wanted:
@@ -298,3 +304,4 @@ class WorkerPool:
         if trouble != member.trouble:
             member.trouble = trouble
             logs.event(log, "worker_trouble", level=logging.WARNING, address=member.address, trouble=trouble)
+            self._events.membership_changed()

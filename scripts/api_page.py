@@ -22,7 +22,7 @@ from gateway.core.fields import (
     Field,
     FieldTable,
 )
-from gateway.openapi import HEADERS, OPERATIONS, document
+from gateway.openapi import HEADERS, OPERATIONS, REQUEST_HEADERS, document
 from worker.config import ENGINES
 from worker.engines.llamacpp import model as llamacpp
 from worker.engines.minilm import model as minilm
@@ -87,6 +87,7 @@ def api_page(note: str) -> str:
         paths.setdefault(one.summary, []).append(f"`{'GET' if one.request is None else 'POST'} {path}`")
     endpoints = "\n".join(f"| {', '.join(same)} | {summary} |" for summary, same in paths.items())
     shared = FieldTable(*(field for name, field in CHAT.fields.items() if COMPLETION.fields.get(name) is field))
+    request_headers = "\n".join(f"| `{header.name}` | {header.meaning} |" for header in REQUEST_HEADERS)
     headers = "\n".join(f"| `{name}` | {header['description']} |" for name, header in HEADERS.items())
     return f"""{note}
 # The API
@@ -186,8 +187,14 @@ Embeddings, and an entry of `GET /v1/models`:
 
 ## Headers
 
-A request may bring `Authorization: Bearer KEY`, `X-Request-Id` (1 to 128 of `A-Za-z0-9._-`; else one is made) and a W3C
-`traceparent`. Answers bring, where they have something to say:
+A request may bring `Authorization: Bearer KEY` and
+
+| header | |
+| --- | --- |
+{request_headers}
+
+Those that choose workers are of chat, completions and embeddings, and [for operators](models-and-tenants.md). Answers
+bring, where they have something to say:
 
 | header | |
 | --- | --- |

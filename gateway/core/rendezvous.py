@@ -1,14 +1,9 @@
-"""Rendezvous (highest random weight) hashing: every gateway ranks the same nodes for a key alike, without talking."""
+"""What gateways add to rendezvous hashing: the keys of sessions, and a bound for the load of a first choice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-
-
-def ranked(key: bytes, nodes: Iterable[str]) -> list[str]:
-    """`nodes`, the first choice for `key` first; a node that leaves moves only the keys that it had."""
-    return sorted(nodes, key=lambda node: blake2b(node.encode(), key=key[:64], digest_size=8).digest(), reverse=True)
 
 
 def session_of(tenant_id: str, key: str) -> int:

@@ -12,7 +12,7 @@ from .tenants import Caller
 ONLY_HEADER = "x-inferway-worker"
 EXCLUDED_HEADER = "x-inferway-exclude-workers"
 # Routers take 64, with those that have refused or failed the request.
-_MAX_EXCLUDED = 32
+MAX_EXCLUDED = 32
 _MAX_NAME_CHARS = 256
 
 
@@ -38,8 +38,8 @@ def worker_choice(headers: Mapping[str, str], caller: Caller) -> WorkerChoice:
     if not caller.may_choose_workers:
         message = f"This key may not choose workers; leave out the header '{header}'."
         raise ApiError(Reason.WORKER_CHOICE_NOT_ALLOWED, message, header)
-    if len(excluded) > _MAX_EXCLUDED:
-        message = f"'{EXCLUDED_HEADER}' may name {_MAX_EXCLUDED} workers at most, got {len(excluded)}."
+    if len(excluded) > MAX_EXCLUDED:
+        message = f"'{EXCLUDED_HEADER}' may name {MAX_EXCLUDED} workers at most, got {len(excluded)}."
         raise invalid(EXCLUDED_HEADER, message)
     longest = max(len(name) for name in (only, *excluded))
     if longest > _MAX_NAME_CHARS:

@@ -11,8 +11,9 @@ from typing import Any
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.cli.core.explained import explanation
 from inferway.cli.core.tables import duration, shown
-from inferway.cli.routers import Answer, RouterOptions, ask, mesh, plain, subject_first
+from inferway.cli.routers import Answer, RouterOptions, ask, mesh, subject_first
 from inferway.config import load_or_exit
+from inferway.plain import plain
 
 _PROG = "python -m inferway explain ID"
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from inferway.api.v1 import router_pb2_grpc
@@ -90,28 +89,3 @@ def ask(command: str, target: Mesh, call: Callable[[router_pb2_grpc.RouterStub, 
         return list(await asyncio.gather(*(one(router) for router in target.routers)))
 
     return asyncio.run(all_of_them())
-
-
-def plain(message: Message) -> dict[str, Any]:
-    """A message as data for JSON and for people: every field by its name, None for one that is absent."""
-    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
-
-
-def _value(message: Message, field: FieldDescriptor) -> Any:
-    value = getattr(message, field.name)
-    if field.is_repeated:
-        return [_single(each, field) for each in value]
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    return _single(value, field)
-
-
-def _single(value: Any, field: FieldDescriptor) -> Any:
-    if field.message_type is not None:
-        return plain(value)
-    if field.enum_type is None:
-        return value
-    # RELEASE_OUTCOME_OK of ReleaseOutcome is "ok".
-    name: str = field.enum_type.values_by_number[value].name
-    words = sum(character.isupper() for character in field.enum_type.name)
-    return name.split("_", words)[-1].lower()

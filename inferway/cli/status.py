@@ -9,8 +9,9 @@ from typing import Any
 
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.cli.core.standing import standing
-from inferway.cli.routers import RouterOptions, ask, mesh, plain
+from inferway.cli.routers import RouterOptions, ask, mesh
 from inferway.config import load_or_exit
+from inferway.plain import plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,11 @@ class _Owner:
 
 
 class Dispatcher:
-    """`first_lease_id` > 0 starts the counter of lease ids; routers take ranges that do not meet."""
+    """`first_lease_id` > 0 starts the counter of lease ids; routers take ranges that do not meet.
+
+    One that `holds_back` lets everything wait until `begin`: the first worker to be met would get it all, and others
+    that may have a request would be taken not to be there.
+    """
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class Dispatcher:
         limits: QueueLimits,
         ageing: Ageing = Ageing(),  # noqa: B008 - an immutable tuple
         health: HealthRules = TRUSTING,
+        holds_back: bool = False,
     ) -> None:
         self._routing = routing
         self._rng = rng
@@ -93,6 +98,7 @@ class Dispatcher:
         # Models for which a decision may have become possible.
         self._dirty: dict[str, Model] = {}
         self._rejects: list[Action] = []
+        self._holds_back = holds_back
         self._health = health
         self.quarantine = Quarantine(health.quarantine_s)
         # Workers whose health changes with time alone, and what has become of breakers.
@@ -110,7 +116,7 @@ class Dispatcher:
             error = invalid("ticket", f"ticket {request.ticket.number} waits already; tickets are never reused")
             self._rejects.append(Reject(request, error))
             return
-        error_or_none = self._impossible(request, model, now)
+        error_or_none = None if self._holds_back else self._impossible(request, model, now)
         if error_or_none is not None:
             self._rejects.append(Reject(request, error_or_none))
             self._drop_if_unused(model)
@@ -242,12 +248,12 @@ class Dispatcher:
         worker = self._workers.get(worker_id)
         if worker is None or report.instance_id != worker.info.instance_id:
             return
-        capacity, warmth = worker.kv_total_tokens, worker.warmth
+        capacity, warmth, has_measured = worker.kv_total_tokens, worker.warmth, bool(worker.measured_rate)
         events_lost = worker.take_report(report)
         for lease in worker.books.reconcile(report, now=now):
             worker.breaker.abandoned(lease.lease_id)
             self._abandon(lease)
-        if worker.warmth != warmth:
+        if worker.warmth != warmth or bool(worker.measured_rate) != has_measured:
             self._reassess(worker)
         if capacity != worker.kv_total_tokens:
             self._size_indexes(worker)
@@ -301,6 +307,18 @@ class Dispatcher:
         self._reassess_models(worker)
         self._fleet.remove(worker)
 
+    def begin(self, *, now: float) -> None:
+        """The workers are met, as far as they can be: decide from now on. Once it has begun, nothing changes."""
+        if not self._holds_back:
+            return
+        self._holds_back = False
+        for model in list(self._models.values()):
+            for request in model.queue.requests():
+                if (error := self._impossible(request, model, now)) is not None:
+                    self.cancel(request.ticket)
+                    self._rejects.append(Reject(request, error))
+            self._changed_queue(model)
+
     # What comes out.
 
     def tick(self, *, now: float) -> list[Action]:
@@ -312,6 +330,8 @@ class Dispatcher:
             deadline = model.queue.next_deadline()
             if deadline is not None and deadline <= now:
                 actions.extend(self._expire(model, now))
+        if self._holds_back:
+            return actions
         dirty, self._dirty = self._dirty, {}
         while dirty:
             name = next(iter(dirty)) if len(dirty) == 1 else _most_urgent(dirty, now)
@@ -527,7 +547,7 @@ class Dispatcher:
     def _reassess_models(self, worker: Worker) -> None:
         for name in worker.info.models:
             if (model := self._models.get(name)) is not None:
-                for other in model.compare_warmth():
+                for other in model.compare():
                     self._fleet.touch(other)
                 if model.queue:
                     self._dirty[name] = model

@@ -9,7 +9,7 @@ one run, and runs in order of use, each behind those that continue it: the first
 is evicted from its end.
 
 Cost: match O(ends of matches * log blocks); insert O(log blocks + runs of the chain + new blocks), amortised over
-evictions. Not handled: blocks on host memory or disk.
+evictions; store O(blocks). Not handled: blocks on host memory or disk.
 """
 
 from __future__ import annotations
@@ -109,12 +109,25 @@ class PrefixIndex:
             run = _extended(holder, run, held, hashes)
             holder.runs.update(dict.fromkeys(new, run))
             self._hold(new, holder.bit)
-        while run is not None:
-            holder.order[run] = None
-            holder.order.move_to_end(run)
-            run = _run_before(holder, run)
-        if len(holder.runs) > holder.capacity:
-            self._evict(holder)
+        _use(holder, run)
+        self._evict(holder)
+
+    def store(self, worker_id: str, blocks: Sequence[int]) -> None:
+        """The known worker says that it holds these blocks as of now.
+
+        They may be of several chains, from anywhere in them; where two follow each other the first stands before.
+        """
+        holder = self._holders[worker_id]
+        runs = holder.runs
+        new = list(dict.fromkeys([block for block in blocks if block not in runs]))
+        if new:
+            run = _Run(0, None, new)
+            runs.update(dict.fromkeys(new, run))
+            self._hold(new, holder.bit)
+            _use(holder, run)
+        if blocks:
+            _use(holder, runs[blocks[-1]])
+        self._evict(holder)
 
     def remove(self, worker_id: str, hashes: Iterable[int]) -> None:
         """The known worker no longer holds these blocks."""
@@ -217,6 +230,14 @@ def _run_before(holder: _Holder, run: _Run) -> _Run | None:
     """What the run continues; whatever workers say of their blocks, it begins earlier."""
     before = holder.runs.get(run.before) if run.before is not None else None
     return before if before is not None and before.start < run.start else None
+
+
+def _use(holder: _Holder, run: _Run | None) -> None:
+    """A run is used now, and with it those that it continues."""
+    while run is not None:
+        holder.order[run] = None
+        holder.order.move_to_end(run)
+        run = _run_before(holder, run)
 
 
 def _extended(holder: _Holder, run: _Run | None, held: int, hashes: Sequence[int]) -> _Run:

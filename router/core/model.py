@@ -17,7 +17,7 @@ from .placement.candidates import Candidates, Pool
 from .placement.policies import Policy
 from .queue import Ageing, QueueLimits, WaitingQueue
 from .rate import DrainRate
-from .worker import Worker
+from .worker import Worker, mean_rate
 
 # Blocks that the index keeps for a worker whose KV capacity is unknown.
 _DEFAULT_CAPACITY_BLOCKS = 16_384
@@ -73,15 +73,17 @@ class Model:
     def remove_worker(self, worker: Worker) -> None:
         self.workers.remove(worker)
         self.index.forget(worker.worker_id)
-        worker.warmest.pop(self.name, None)
+        worker.forget_peers(self.name)
         self._arrange()
 
-    def compare_warmth(self) -> Iterator[Worker]:
-        """Tell each worker of the warmest; gives those for whom that is new. To be called when one has changed."""
+    def compare(self) -> Iterator[Worker]:
+        """Tell each worker how warm the warmest is, and how fast those are that have measured it; gives those for whom
+        that is news. To be called when the warmth of one has changed, or one has measured its speed for the first time.
+        """
         warmest = max((worker.warmth for worker in self.workers), default=0)
+        rate = mean_rate(worker.measured_rate for worker in self.workers)
         for worker in self.workers:
-            if worker.warmest.get(self.name) != warmest:
-                worker.warmest[self.name] = warmest
+            if worker.take_peers(self.name, warmest=warmest, rate=rate):
                 yield worker
 
     def size_index(self, worker: Worker) -> None:
@@ -128,7 +130,7 @@ class Model:
     def take_kv_event(self, worker_id: str, event: KvEvent) -> None:
         match event:
             case BlocksStored():
-                self.index.insert(worker_id, event.block_hashes)
+                self.index.store(worker_id, event.block_hashes)
             case BlocksRemoved():
                 self.index.remove(worker_id, event.block_hashes)
             case CacheCleared():

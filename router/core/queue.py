@@ -207,9 +207,13 @@ class WaitingQueue:
                 )
         return sorted(found.values(), key=lambda tenant: (-tenant.requests, tenant.tenant_id))
 
+    def requests(self) -> list[Request]:
+        """All that wait, in order of arrival; O(waiting)."""
+        return [entry.request for entry in self._entries.values()]
+
     def find(self, request_id: str) -> list[Request]:
         """The waiting requests of this id, in order of arrival; O(waiting)."""
-        return [entry.request for entry in self._entries.values() if entry.request.request_id == request_id]
+        return [request for request in self.requests() if request.request_id == request_id]
 
     def oldest_at(self) -> float | None:
         """When the longest waiting request was queued."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from collections.abc import Iterable
 from math import inf
 
 from .books import Books, Lease
@@ -15,7 +15,7 @@ from .messages import Report, WorkerInfo, WorkerStatus
 _QUEUED_SHARE = 1 / 8
 # A request grows to its length over its life, so on average half of it is not there yet.
 _GROWING_SHARE = 0.5
-# Prompt tokens a second, until a worker has said what it can do.
+# Prompt tokens a second, until a worker of the model has said what it can do.
 DEFAULT_PREFILL_RATE = 4_000.0
 # Share of a new measurement in the moving means of leases.
 _MEAN_WEIGHT = 0.1
@@ -29,11 +29,15 @@ class Worker:
         self.info = info
         self.breaker = Breaker(rules)
         self.slow_start = SlowStart(rules)
-        # By model, how warm the warmest worker is that takes what a slow start keeps from this one.
-        self.warmest: dict[str, int] = {}
+        # By model, how warm the warmest worker is that takes what a slow start keeps from this one, and how fast those
+        # are on average that have measured it; 0.0: none has.
+        self._warmest: dict[str, int] = {}
+        self._peer_rates: dict[str, float] = {}
         self.report = Report(info.instance_id)
         self.books = Books()
         self.status = WorkerStatus.READY
+        # Prompt tokens a second: as it has said itself, 0.0 before; and what to reckon with.
+        self.measured_rate = 0.0
         self.prefill_rate = DEFAULT_PREFILL_RATE
         self.slots = 0
         self.kv_total_tokens: int | None = None
@@ -86,6 +90,22 @@ class Worker:
         self.is_drained = drained
         self._derive()
 
+    def take_peers(self, model: str, *, warmest: int, rate: float) -> bool:
+        """What the workers of a model are like, this one among them; returns whether that is news to it."""
+        is_new = self._warmest.get(model) != warmest
+        self._warmest[model] = warmest
+        if self._peer_rates.get(model) != rate:
+            self._peer_rates[model] = rate
+            is_new |= not self.measured_rate
+            self._derive()
+        return is_new
+
+    def forget_peers(self, model: str) -> None:
+        """It no longer serves the model."""
+        self._warmest.pop(model, None)
+        self._peer_rates.pop(model, None)
+        self._derive()
+
     def note_finished(self, seconds: float, *, completion_tokens: int, expected_tokens: int) -> None:
         """A lease has come to its end as it should."""
         weight = _MEAN_WEIGHT if self.mean_lease_s else 1.0
@@ -111,7 +131,7 @@ class Worker:
     @property
     def slots_now(self) -> int:
         """Requests that it has at most, as far along as its slow start is; its breaker may let none or one through."""
-        return self.slow_start.slots(self.slots, warmest=max(self.warmest.values(), default=0))
+        return self.slow_start.slots(self.slots, warmest=max(self._warmest.values(), default=0))
 
     @property
     def next_health_deadline(self) -> float | None:
@@ -123,12 +143,6 @@ class Worker:
         """Let time pass for its health; returns whether the breaker has changed its state."""
         self.slow_start.advance(now=now)
         return self.breaker.advance(now=now)
-
-    def weight_for(self, session: int) -> int:
-        """What decides whose session it is, the same at every router: the worker with the most has it."""
-        return int.from_bytes(
-            blake2b(self.worker_id.encode(), key=session.to_bytes(8, "big"), digest_size=6).digest(), "big"
-        )
 
     def open_lease(self, lease: Lease) -> None:
         self.books.open(lease)
@@ -164,5 +178,12 @@ class Worker:
             self.status = WorkerStatus.DRAINING
         else:
             self.status = WorkerStatus.READY
-        self.prefill_rate = report.prefill_tokens_per_s or info.prefill_tokens_per_s or DEFAULT_PREFILL_RATE
+        self.measured_rate = report.prefill_tokens_per_s or info.prefill_tokens_per_s or 0.0
+        self.prefill_rate = self.measured_rate or mean_rate(self._peer_rates.values()) or DEFAULT_PREFILL_RATE
         self.kv_total_tokens = report.kv_total_tokens or info.kv_total_tokens
+
+
+def mean_rate(rates: Iterable[float]) -> float:
+    """Of those that are known; 0.0 where none is."""
+    known = [rate for rate in rates if rate]
+    return sum(known) / len(known) if known else 0.0

@@ -189,16 +189,12 @@ def test_a_hot_prefix_is_spread(case: Any, a_second: int) -> None:
 
 
 _PLACES = """
-import hashlib, sys
-from random import Random
+import sys
 sys.path.insert(0, {root!r})
-from gateway.core.rendezvous import ranked
-from router.core.messages import WorkerInfo
-from router.core.worker import Worker
+from inferway.rendezvous import ranked
 names = ["w%d" % number for number in {order!r}]
-workers = [Worker(WorkerInfo(name, "1", "a:1", {{"m": 64}}, 8, 0)) for name in names]
 for session in range(1, {sessions} + 1):
-    print(max(workers, key=lambda worker: worker.weight_for(session)).worker_id, ranked(b"%d" % session, names)[0])
+    print(ranked(session.to_bytes(8, "big"), names)[0], ranked(b"%d" % session, names)[0])
 """
 
 

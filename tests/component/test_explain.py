@@ -17,7 +17,7 @@ from inferway.cli.local_file import LocalMesh, written
 from router.simulate.trace import read_trace
 from tests.support.client import Answer, send
 from tests.support.command import inferway
-from tests.support.probes import metric
+from tests.support.probes import http_json, metric
 from tests.support.processes import Mesh, Process
 from tests.support.waiting import until
 
@@ -127,6 +127,24 @@ async def test_a_request_that_was_tried_twice(pair: Mesh) -> None:
     assert (again["placement"]["worker_id"], again["placement"]["outcome"]) == ("b", "ok")
     assert again["excluded_workers"] == ["a"]
     assert again["placement"]["num_candidates"] == 1
+
+
+async def test_the_same_over_http(pair: Mesh) -> None:
+    """A page of the ops address answers what the command prints for its router; 404 for an id that it does not know."""
+    router = router_of(pair)
+    assert (await ask(pair, "page.1")).status == 200
+    await until_ended(pair, "page.1")
+    printed = (await inferway("explain", "page.1", "--json", "--routers", router.address)).json
+    page = f"http://{router.ops_address}/decisions"
+    status, body = http_json(f"{page}/page.1")
+    for answer in (body, printed):
+        # Both are reckoned anew at each look, from two clocks.
+        assert answer["routers"][0].pop("oldest_ms") > 0
+        assert answer["routers"][0]["decisions"][0].pop("queued_at_ms") > 0
+    assert (status, body) == (200, printed)
+    assert http_json(f"{page}/nobody") == (404, {"request_id": "nobody", "routers": []})
+    status, body = http_json(f"{page}/{'x' * 257}")
+    assert (status, body) == (400, {"error": "a request id has at most 256 characters, got 257"})
 
 
 async def test_nobody_knows_the_id(pair: Mesh) -> None:

@@ -21,8 +21,10 @@ from tests.support.waiting import PATIENCE_S, until
 _SERVICE = "inferway.api.v1.Router"
 
 
-async def get(app: App, path: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(f"http://{app.ops_address}{path}") as response:
+async def get(app: App, path: str, authorization: str | None = None) -> tuple[int, str]:
+    headers = {"Authorization": authorization} if authorization is not None else {}
+    url = f"http://{app.ops_address}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
         return response.status, await response.text()
 
 
@@ -152,6 +154,42 @@ async def test_a_request_outlasts_the_gap_before_its_worker_comes() -> None:
         await until(lambda: app.dispatcher.num_waiting == 1)
         async with worker.serving():
             assert (await gw.lease(1)).worker_id == "a"
+
+
+async def test_requests_wait_until_every_worker_is_met_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes connections and says nothing is waited for until it closes them; where nobody listens, nothing."""
+    monkeypatch.setattr("router.app._READY_WITHOUT_ALL_S", 3600.0)
+    kept: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _reader, writer: kept.append(writer), "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    async with (
+        StubWorker().serving() as worker,
+        router(worker.address, "127.0.0.1:1", f"{host}:{port}") as app,
+        gateway(app) as gw,
+    ):
+        await gw.submit(1)
+        await until(lambda: status(app) == "ready")
+        await gw.submit(2, model="")
+        await gw.rejection(2)
+        assert gw.leases == {}
+        silent.close()
+        for writer in kept:
+            writer.close()
+        assert (await gw.lease(1)).worker_id == "a"
+
+
+async def test_requests_do_not_wait_for_ever_for_a_worker_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some seconds those that are met get them."""
+    monkeypatch.setattr("router.app._READY_WITHOUT_ALL_S", 0.5)
+    kept: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _reader, writer: kept.append(writer), "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    async with StubWorker().serving() as worker, router(worker.address, f"{host}:{port}") as app, gateway(app) as gw:
+        await gw.submit(1)
+        assert (await gw.lease(1)).worker_id == "a"
+    silent.close()
+    for writer in kept:
+        writer.close()
 
 
 async def test_a_full_queue_refuses_the_newcomer_or_sheds_the_lowest() -> None:
@@ -418,7 +456,7 @@ async def test_an_interval_out_of_range_is_refused() -> None:
 
 
 async def test_a_wrong_internal_token_is_refused() -> None:
-    """Without the token no call passes; with it both sides of the router do."""
+    """Without the token no call passes, nor a look at decisions over HTTP; with it both sides of the router do."""
     async with (
         StubWorker().serving(token="inside") as worker,
         router(worker.address, internal_token=Secret("inside")) as app,
@@ -432,6 +470,8 @@ async def test_a_wrong_internal_token_is_refused() -> None:
         call = stub.Snapshot(router_pb2.SnapshotRequest(), metadata=(("authorization", "Bearer inside"),))
         assert (await call.read()).router_id == "router-1"
         call.cancel()
+        for token, expected in ((None, 401), ("Bearer wrong", 401), ("Bearer inside", 404)):
+            assert (await get(app, "/decisions/nobody", token))[0] == expected
 
 
 async def test_health_and_reflection_answer() -> None:

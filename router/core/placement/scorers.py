@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from inferway.rendezvous import ranked
+
 from ..fleet import Floats
 from .candidates import Candidates
 
@@ -105,7 +107,6 @@ class Session:
         session = candidates.request.session
         if not session:
             return np.zeros(len(candidates))
-        weights = np.array([worker.weight_for(session) for worker in candidates.workers()])
-        costs = np.empty(len(candidates))
-        costs[np.argsort(-weights, kind="stable")] = np.arange(len(candidates))
-        return costs
+        names = [worker.worker_id for worker in candidates.workers()]
+        places = {name: place for place, name in enumerate(ranked(session.to_bytes(8, "big"), names))}
+        return np.array([places[name] for name in names], np.float64)

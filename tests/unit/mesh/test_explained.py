@@ -10,7 +10,7 @@ from inferway.api.v1 import router_pb2, types_pb2
 from inferway.cli.core.explained import explanation, why
 from inferway.cli.core.standing import standing
 from inferway.cli.core.tables import cost, duration, share, table
-from inferway.cli.routers import plain
+from inferway.plain import plain
 
 BEST = [("a", (0.0, 5.0), 896), ("b", (2.0, 291.0), 0)]
 

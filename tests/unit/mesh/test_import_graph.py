@@ -20,6 +20,7 @@ SHARED_WITH_CORES = {
     "inferway.errors",
     "inferway.blocks",
     "inferway.ledger",
+    "inferway.rendezvous",
     "inferway.sampling",
     "inferway.settings",
     "inferway.usage",

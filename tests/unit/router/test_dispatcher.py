@@ -29,8 +29,10 @@ from router.core.queue import QueueLimits
 OK = ReleaseOutcome.OK
 
 
-def dispatcher(limits: QueueLimits = QueueLimits()) -> Dispatcher:  # noqa: B008 - an immutable tuple
-    return Dispatcher(routing=routing_of("default"), rng=Random(1), first_lease_id=1, limits=limits)
+def dispatcher(limits: QueueLimits = QueueLimits(), *, holds_back: bool = False) -> Dispatcher:  # noqa: B008 - immutable
+    return Dispatcher(
+        routing=routing_of("default"), rng=Random(1), first_lease_id=1, limits=limits, holds_back=holds_back
+    )
 
 
 def info(
@@ -102,6 +104,63 @@ def test_a_lease_names_worker_address_and_prediction() -> None:
     assert (dispatch.worker_id, dispatch.worker_address, dispatch.lease_id) == ("a", "a:1", 1)
     assert dispatch.predicted_ttft_s == 0.008
     assert dispatch.queue_time_s == 0.5
+
+
+def test_nothing_is_decided_before_the_workers_are_met() -> None:
+    """What waits till then goes to any of them, in order; who may have none of them is told so then, not before."""
+    machine = dispatcher(holds_back=True)
+    machine.submit(request(1, model="absent"), now=0.0)
+    machine.submit(request(2, excluded=("a",), timeout=1.0), now=0.0)
+    machine.worker_up(info("a", max_running=2))
+    machine.submit(request(3, excluded=("a",)), now=0.0)
+    machine.submit(request(4, excluded=("a", "b")), now=0.0)
+    machine.submit(request(5, choices=3), now=0.0)
+    machine.submit(request(6), now=0.0)
+    machine.submit(request(7, priority=9), now=0.0)
+    assert machine.tick(now=0.0) == []
+    (expired,) = machine.tick(now=1.0)
+    assert (expired.request.ticket.number, isinstance(expired, Reject)) == (2, True)
+    machine.worker_up(info("b", max_running=2))
+    assert machine.tick(now=1.0) == []
+    machine.begin(now=1.0)
+    actions = machine.tick(now=1.0)
+    rejects = {one.request.ticket.number: one.error.reason for one in actions if isinstance(one, Reject)}
+    assert rejects == {4: Reason.OVERLOADED, 5: Reason.UNSUPPORTED_VALUE}
+    dispatched = {one.request.ticket.number: one.worker_id for one in actions if isinstance(one, Dispatch)}
+    assert list(dispatched) == [7, 3, 6]
+    assert dispatched[3] == "b"
+    assert machine.num_waiting == 1
+    machine.begin(now=2.0)
+    assert machine.tick(now=2.0) == []
+
+
+def test_a_speed_that_is_not_known_is_that_of_the_others() -> None:
+    """Of the workers of the same model that have measured theirs, the mean; 4,000 tokens a second where none has."""
+    machine = dispatcher()
+    for name, models in {"a": ("m",), "b": ("m",), "c": ("m",), "d": ("other",)}.items():
+        machine.worker_up(replace(info(name, models=models), prefill_tokens_per_s=None))
+
+    def reckoned() -> dict[str, float]:
+        return {worker.worker_id: worker.prefill_rate for worker in machine.workers()}
+
+    def expected_s() -> float:
+        """Until the first token of 8, at the third worker."""
+        machine.submit(request(1, excluded=("a", "b")), now=0.0)
+        dispatch = only_dispatch(machine.tick(now=0.0))
+        machine.release(dispatch.lease_id, OK, now=0.0)
+        return dispatch.predicted_ttft_s
+
+    assert reckoned() == dict.fromkeys("abcd", 4000.0)
+    assert expected_s() == 8 / 4000
+    machine.worker_report("a", Report("1", prefill_tokens_per_s=1000.0), now=0.0)
+    assert reckoned() == {"a": 1000.0, "b": 1000.0, "c": 1000.0, "d": 4000.0}
+    machine.worker_report("b", Report("1", prefill_tokens_per_s=3000.0), now=0.0)
+    assert reckoned() == {"a": 1000.0, "b": 3000.0, "c": 2000.0, "d": 4000.0}
+    assert expected_s() == 8 / 2000
+    machine.worker_up(replace(info("e", models=("m", "other")), prefill_tokens_per_s=None))
+    assert reckoned() == {"a": 1000.0, "b": 3000.0, "c": 2000.0, "d": 4000.0, "e": 2000.0}
+    machine.worker_up(replace(info("e", models=("other",)), prefill_tokens_per_s=None))
+    assert reckoned()["e"] == 4000.0
 
 
 def test_priority_decides_who_gets_the_next_slot() -> None:

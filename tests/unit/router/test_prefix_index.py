@@ -74,6 +74,32 @@ def test_without_a_bound_the_index_answers_as_sets_of_blocks_do(
     assert len(index) == len(set().union(*brute.values()))
 
 
+told = st.tuples(paths, st.lists(paths, min_size=1, max_size=4), st.booleans())
+
+
+@given(st.lists(told, max_size=12), st.integers(0, 8))
+def test_what_a_worker_stores_may_be_of_several_chains(
+    history: list[tuple[list[int], list[list[int]], bool]], small: int
+) -> None:
+    """Beside what was predicted of it all of that is held, told in full or where it is new; and bounds hold."""
+    index = Index(a=10_000, b=small)
+    held: set[int] = set()
+    for predicted, stored, is_in_full in history:
+        index.insert("a", chain(predicted))
+        index.insert("b", chain(predicted))
+        known = set() if is_in_full else set(held)
+        held |= set(chain(predicted))
+        blocks = [block for path in stored for block in chain(path) if block not in known]
+        index.store("a", blocks)
+        index.store("b", blocks)
+        held |= set(blocks)
+        assert index.blocks("a") == len(held)
+        assert index.blocks("b") <= small
+        for path in stored:
+            assert index.depths(chain(path)).get("a", 0) == len(path)
+    assert len(index) == len(held)
+
+
 def _descends(block: int, ancestor: int) -> bool:
     while block > ancestor:
         block = (block - block % 3) // 3
@@ -169,12 +195,12 @@ def test_many_holders_of_different_depths() -> None:
     assert list(index.match(hashes[:10])) == [*range(1, 11), *[10] * 60]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 6), max_size=5, unique=True)), max_size=30))
-def test_blocks_in_any_order_do_no_harm(history: list[tuple[bool, list[int]]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 6), max_size=5, unique=True)), max_size=30))
+def test_blocks_in_any_order_do_no_harm(history: list[tuple[int, list[int]]]) -> None:
     """A worker that tells nonsense of its cache is answered with nonsense, in time and within its bound."""
     index = Index(a=4)
-    for is_stored, hashes in history:
-        (index.insert if is_stored else index.remove)("a", hashes)
+    for what, hashes in history:
+        (index.insert, index.store, index.remove)[what]("a", hashes)
         assert index.blocks("a") == len(index) <= 4
         assert index.depths(hashes).get("a", 0) <= len(hashes)
     index.clear("a")
