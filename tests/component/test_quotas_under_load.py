@@ -221,4 +221,4 @@ def assert_accounts(entries: Sequence[dict[str, str]], seen: dict[str, Seen], re
             checked["uncertain"] += 1
     assert not wrong, f"{len(wrong)} of {len(seen)}: {dict(list(wrong.items())[:5])}"
     assert checked["whole"] > REQUESTS / 2
-    assert checked["left"] > REQUESTS / 20
+    assert checked["left"] > REQUESTS / 50
