@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import h2.connection
+import h2.errors
+import h2.events
 import httpx2
 import openai
 import pytest
@@ -357,6 +360,39 @@ async def test_the_official_client_over_tls_and_http2(proxy: Proxy, setup: Setup
     assert set(versions) == {"HTTP/2"}
 
 
+@each_proxy
+async def test_a_stream_reset_within_its_connection(proxy: Proxy, setup: Setup) -> None:
+    """Over HTTP/2 a client may leave one stream and keep the connection: the engine is told, the next is served."""
+    host, _, port = setup.tls[proxy].address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(setup.ca))
+    context.set_alpn_protocols(["h2"])
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    http2 = h2.connection.H2Connection()
+    http2.initiate_connection()
+    seen: list[h2.events.Event] = []
+
+    def ask(request_id: str) -> int:
+        stream, body = http2.get_next_available_stream_id(), json.dumps(STREAM).encode()
+        line = [(":method", "POST"), (":scheme", "https"), (":authority", host), (":path", "/v1/chat/completions")]
+        http2.send_headers(stream, [*line, ("content-type", "application/json"), ("x-request-id", request_id)])
+        http2.send_data(stream, body, end_stream=True)
+        return stream
+
+    async def until_seen(kind: type[h2.events.Event], stream: int) -> None:
+        while not any(isinstance(event, kind) and getattr(event, "stream_id", None) == stream for event in seen):
+            writer.write(http2.data_to_send())
+            seen.extend(http2.receive_data(await reader.read(1 << 16)))
+
+    request_id = f"slow.{proxy}.http2"
+    left = ask(request_id)
+    await until_seen(h2.events.DataReceived, left)
+    http2.reset_stream(left, h2.errors.ErrorCodes.CANCEL)
+    writer.write(http2.data_to_send())
+    await until(lambda: setup.saw(request_id, "abort"), 5, "the engine is told")
+    await until_seen(h2.events.StreamEnded, ask("second.http2"))
+    writer.close()
+
+
 async def test_gateways_restarted_one_after_the_other(setup: Setup) -> None:
     """Under load through both proxies every stream ends with [DONE] and every status is 200."""
     mesh, fronts = setup.mesh, setup.fronts
@@ -402,28 +438,3 @@ def start_again(mesh: Mesh, index: int) -> None:
     mesh.gateways[index] = Process("gateway", "--listen", old.address, "--routers", routers, *GATEWAY)
     old.__exit__()
     wait_until(lambda: http_json(f"http://{old.address}/health/ready")[0] == 200, what="the new one is ready")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(800)
-async def test_ten_silent_minutes(tmp_path: Path) -> None:
-    """With the defaults on both sides a stream of ten minutes, of which nine are silent, ends with [DONE]."""
-    need(*PROXIES)
-    (tmp_path / "scripts.json").write_text(
-        json.dumps({"long": [{"text": "a"}, {"sleep_ms": 540_000}, {"text": "b", "repeat": 50, "gap_ms": 1000}]})
-    )
-    worker = ["--engine", "scripted", "--scripts", str(tmp_path / "scripts.json")]
-    patient = ["--request-deadline-s", "700", "--stall-s", "700"]
-    with Mesh(workers=[worker], gateway_args=patient) as mesh:
-        at = [mesh.gateway.address]
-        with Front("envoy", tmp_path, at) as envoy, Front("nginx", tmp_path, at) as nginx:
-            answers = await asyncio.gather(
-                *(
-                    send(front.address, CHAT, body=STREAM, request_id=f"long.{front.proxy}", timeout_s=750)
-                    for front in (envoy, nginx)
-                )
-            )
-    for answer in answers:
-        assert answer.joined("content") == "a" + "b" * 50
-        assert answer.events[-1] == "[DONE]"
-        assert answer.body.count(b": heartbeat\n\n") >= 30

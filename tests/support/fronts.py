@@ -38,37 +38,41 @@ class Front:
         self._folder = folder / self.address.rpartition(":")[2]
         self._flags = ("--listen", self.address, "--processes", "1", *flags)
         run = ("--run", "--state-dir", str(self._folder), *self._with(gateways))
-        self._process = Process("inferway", "front", proxy, *run, wait=False)
+        self.process = Process("inferway", "front", proxy, *run, wait=False)
 
     def _with(self, gateways: Sequence[str]) -> tuple[str, ...]:
         return ("--gateways", ",".join(gateways), *self._flags)
 
     def __enter__(self) -> Front:
         try:
-            wait_until(self._listens, START_TIMEOUT_S, f"{self.proxy} listens")
+            wait_until(self._is_up, START_TIMEOUT_S, f"{self.proxy} listens")
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
-    def _listens(self) -> bool:
-        assert self._process.popen.poll() is None, self.log_text()
+    def _is_up(self) -> bool:
+        assert self.process.popen.poll() is None, self.log_text()
+        return self.listens()
+
+    def listens(self) -> bool:
+        """Whether its port takes connections."""
         host, _, port = self.address.rpartition(":")
         with socket.socket() as probe:
             probe.settimeout(1)
             return probe.connect_ex((host, int(port))) == 0
 
     def log_text(self) -> str:
-        return self._process.log_text()
+        return self.process.log_text()
 
     def reload(self, gateways: Sequence[str]) -> None:
         """nginx: send new requests to these; those that run stay with the processes that have them."""
         assert self.proxy == "nginx"
         text = nginx_conf(load(FrontConfig, "front", {}, self._with(gateways)))
         (self._folder / "nginx.conf").write_text(text)
-        self._process.popen.send_signal(signal.SIGHUP)
+        self.process.popen.send_signal(signal.SIGHUP)
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._process.__exit__()
+        self.process.__exit__()
