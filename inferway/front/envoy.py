@@ -208,6 +208,8 @@ def _routes(config: FrontConfig) -> dict[str, Any]:
             {
                 "name": "public",
                 "domains": ["*"],
+                # A body is kept until the answer begins, or a long prompt could not be sent to another gateway.
+                "request_body_buffer_limit": config.max_body_bytes,
                 "routes": [
                     {"match": {"path": settings.HEALTH_PATH}, "direct_response": _says(200, HEALTH_BODY)},
                     *(
@@ -327,7 +329,8 @@ def _cluster(config: FrontConfig) -> dict[str, Any]:
                     "max_connections": config.max_streams,
                     "max_pending_requests": config.max_streams,
                     "max_requests": config.max_streams,
-                    "retry_budget": {"budget_percent": {"value": 20}, "min_retry_concurrency": 10},
+                    # All of one gateway's requests may have to go elsewhere at once; three by default.
+                    "max_retries": config.max_streams,
                 }
             ]
         },

@@ -54,6 +54,7 @@ async def test_silence_through_impatient_proxies(case: Any, behind: dict[Proxy, 
         assert answer.body.count(b": heartbeat\n\n") >= 20
 
 
+@pytest.mark.slow
 @case("PKA-03")
 async def test_events_pass_one_by_one(case: Any, tmp_path: Path) -> None:
     """Each arrives alone, within 100 ms of the step that made it; the first is as soon as without a proxy."""

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from inferway.cli import probe
-from tests.support.fronts import PROXIES, Proxy, need
+from tests.support.fronts import Proxy, need
 from tests.support.waiting import until
 
 CHECKOUT = Path(__file__).parents[2]
@@ -297,7 +297,7 @@ async def test_other_commands_find_it(tmp_path: Path) -> None:
         assert await mesh.finished() == 0
 
 
-@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("proxy", ["envoy", pytest.param("nginx", marks=pytest.mark.slow)])
 async def test_behind_a_proxy(proxy: Proxy) -> None:
     """The printed address is the proxy's: it streams, hides metrics, comes back when killed and ends with the rest."""
     need(proxy)
