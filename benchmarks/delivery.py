@@ -1,6 +1,6 @@
 """From an engine step to a client's socket: how late tokens arrive, and how fast leaving clients free their slots.
 
-    python -m benchmarks.delivery [--streams 64]
+    python -m benchmarks.delivery [--streams 64] [--front envoy|nginx|none]
 
 Scripted engine at 20 ms steps, which records the time of each step; clients note each arrival. Then half of the
 clients leave, and the record says when their aborts reached the engine.
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.report import write_report
+from tests.support.fronts import PROXIES, Front
 from tests.support.processes import Mesh
 from tests.support.raw_client import EventStream
 
@@ -48,14 +50,17 @@ async def _run(address: str, streams: int) -> tuple[dict[str, list[float]], dict
     return arrivals, closed
 
 
-def measure(streams: int) -> list[dict[str, Any]]:
+def measure(streams: int, proxy: str) -> list[dict[str, Any]]:
     with TemporaryDirectory() as directory:
         script, record = Path(directory) / "scripts.json", Path(directory) / "record.jsonl"
         script.write_text(json.dumps({"tokens": [{"text": " t", "repeat": TOKENS}, {"finish": "stop"}]}))
         worker = ["--engine", "scripted", "--scripts", str(script), "--record", str(record), "--record-steps"]
         worker += ["--step-ms", str(STEP_S * 1000), "--max-running", str(streams)]
         with Mesh(workers=[worker]) as mesh:
-            arrivals, closed = uvloop.run(_run(mesh.gateway.address, streams))
+            before = Front(proxy, Path(directory), [mesh.gateway.address]) if proxy in PROXIES else None
+            with before or nullcontext():
+                address = before.address if before else mesh.gateway.address
+                arrivals, closed = uvloop.run(_run(address, streams))
         lines = [json.loads(line) for line in record.read_text().splitlines()]
     names = {line["key"]: line["request_id"] for line in lines if line["event"] == "generate"}
     made: dict[str, list[float]] = {name: [] for name in arrivals}
@@ -72,6 +77,7 @@ def measure(streams: int) -> list[dict[str, Any]]:
     within = sum(delay <= STEP_S for delay in delays) / len(delays)
     return [
         {
+            "front": proxy,
             "streams": streams,
             "tokens": len(delays),
             "within_one_step": f"{within:.4%}",
@@ -93,7 +99,9 @@ def _ms(ordered: list[float], quantile: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--streams", type=int, default=64)
-    write_report("delivery", measure(parser.parse_args().streams))
+    parser.add_argument("--front", choices=("none", *PROXIES), default="none")
+    arguments = parser.parse_args()
+    write_report("delivery", measure(arguments.streams, arguments.front))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from inferway import config, errors
 from inferway.cli.adapters import AdaptersConfig
 from inferway.cli.drain import DrainConfig
 from inferway.cli.explain import ExplainConfig
+from inferway.cli.front import FrontOptions
 from inferway.cli.main import COMMANDS
 from inferway.cli.status import StatusConfig
 from inferway.cli.up import UpConfig
@@ -59,6 +60,7 @@ prints the same as this page.
 {service_section("`python -m inferway adapters`", AdaptersConfig, "adapters", level=3)}
 {service_section("`python -m inferway drain WORKER`", DrainConfig, "drain", level=3)}
 {service_section("`python -m inferway explain ID`", ExplainConfig, "explain", level=3)}
+{service_section("`python -m inferway front envoy|nginx`", FrontOptions, "front", level=3)}
 {service_section("`python -m inferway simulate`", service_config("router.simulate"), "simulate", level=3)}
 {service_section("`python -m inferway status`", StatusConfig, "status", level=3)}
 {service_section("`python -m inferway up`", UpConfig, "up", level=3)}

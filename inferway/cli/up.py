@@ -41,6 +41,9 @@ class UpConfig:
         choices=("llamacpp", "scripted"),
     )
     scripts: str = option("", "file of scripts for --engine scripted; without it the engine echoes")
+    front: str = option(
+        local_mesh.NO_FRONT, "proxy between clients and the gateway (docs/front.md)", choices=local_mesh.FRONTS
+    )
     processes: int = option(1, "gateway processes on the port", minimum=1, maximum=64)
     ready_timeout_s: float = option(300.0, "give up when nothing is served after this time", unit="s", minimum=1)
     verbose: bool = option(False, "print where the logs of the processes are")
@@ -85,6 +88,8 @@ async def run(config: UpConfig, ports: Mapping[str, int], environ: Mapping[str, 
         with_embeddings=with_embeddings,
         processes=config.processes,
         log_level=config.log_level,
+        front=config.front,
+        front_files=str(logs / "front"),
     )
     started = asyncio.Event()
     token = secrets.token_urlsafe(32)
@@ -102,7 +107,7 @@ async def run(config: UpConfig, ports: Mapping[str, int], environ: Mapping[str, 
     found_by_others = local_file.written(environ, LocalMesh(f"{local_mesh.LOOPBACK}:{ports['router']}", token))
     async with asyncio.TaskGroup() as tasks:
         models = 2 if with_embeddings else 1
-        watch = tasks.create_task(watch_readiness(config, ports["public"], models, group, started))
+        watch = tasks.create_task(watch_readiness(config, ports, models, group, started))
         with found_by_others:
             failure = await group.run()
         watch.cancel()
@@ -129,9 +134,11 @@ def stop_on_signals(group: ProcessGroup) -> None:
 
 
 async def watch_readiness(
-    config: UpConfig, port: int, models: int, group: ProcessGroup, started: asyncio.Event
+    config: UpConfig, ports: Mapping[str, int], models: int, group: ProcessGroup, started: asyncio.Event
 ) -> None:
     """Greets when that many models are served, and says so again each time that a process had to be started again."""
+    # Not of the proxy in front, which keeps readiness to itself.
+    port = ports[local_mesh.gateway_port(config.front)]
     if not await becomes_ready(port, models, limit_s=config.ready_timeout_s):
         served = await served_models(port)
         missing = "no model was" if served == local_mesh.Models() else "not every model was"
@@ -139,7 +146,7 @@ async def watch_readiness(
         group.tell(GivenUp(Failure("embedding-worker" if served.chat else "worker", sentence)))
         return
     group.tell(Served())
-    print(local_mesh.greeting(port, await served_models(port)), flush=True)
+    print(local_mesh.greeting(ports["public"], await served_models(port)), flush=True)
     started.clear()
     while True:
         await started.wait()

@@ -13,7 +13,8 @@ from tests.cases.installation import CASES_FILE, Installation
 from tests.cases.support import ASK, CHAT, STREAM, first_event, log_line, run
 from tests.support.client import Answer, send
 from tests.support.probes import http_json, metric
-from tests.support.processes import Mesh, Process, engine_load
+from tests.support.processes import Mesh, Process, engine_load, start_worker
+from tests.support.slow_worker import Relay
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -193,3 +194,31 @@ async def test_metrics_of_all_processes(case: Any) -> None:
             values = re.findall(r'^inferway_gateway_requests_total\{.*outcome="ok".*\} (\S+)$', text, re.M)
             seen.append(sum(map(float, values)))
         assert seen == [200.0] * 20
+
+
+@case("HLT-01")
+async def test_ready_with_the_tokenizer(case: Any) -> None:
+    """A worker is connected and healthy, its tokenizer has not come: 503 with the reason; then all is well at once."""
+    with await asyncio.to_thread(start_worker, *SCRIPTED) as worker:
+        async with Relay(worker.address, "GetTokenizer") as relay:
+            flags = ("--listen", "127.0.0.1:0", "--workers", relay.address)
+            with await asyncio.to_thread(Process, "gateway", *flags) as gateway:
+                page = f"http://{gateway.address}/health/ready"
+                await until(lambda: relay.held, what="the gateway has asked for the tokenizer")
+                for _ in range(10):
+                    status, body = await asyncio.to_thread(http_json, page)
+                    assert status == 503
+                    assert "tokenizers" in body["status"]
+                    await asyncio.sleep(0.05)
+                assert body["workers"] == 1
+                relay.release.set()
+
+                async def is_ready() -> bool:
+                    status, _ = await asyncio.to_thread(http_json, page)
+                    return status == 200
+
+                async with asyncio.timeout(20):
+                    while not await is_ready():
+                        await asyncio.sleep(0.01)
+                answer = await send(gateway.address, CHAT, body=ASK)
+                assert answer.status == 200

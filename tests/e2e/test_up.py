@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from inferway.cli import probe
+from tests.support.fronts import Proxy, need
 from tests.support.waiting import until
 
 CHECKOUT = Path(__file__).parents[2]
@@ -294,3 +295,30 @@ async def test_other_commands_find_it(tmp_path: Path) -> None:
         assert [worker["status"] for worker in router["workers"]] == ["ready"]
         mesh.process.send_signal(signal.SIGINT)
         assert await mesh.finished() == 0
+
+
+@pytest.mark.parametrize("proxy", ["envoy", pytest.param("nginx", marks=pytest.mark.slow)])
+async def test_behind_a_proxy(proxy: Proxy) -> None:
+    """The printed address is the proxy's: it streams, hides metrics, comes back when killed and ends with the rest."""
+    need(proxy)
+    async with up("--engine", "scripted", "--front", proxy) as mesh:
+        await mesh.serving()
+        streamed = await output_of("bash", "-c", mesh.example("Stream an answer with curl:", "Or with Python:"))
+        assert streamed.endswith("data: [DONE]\n\n")
+        hidden = await probe.get(mesh.port, "/metrics")
+        assert hidden is not None
+        assert hidden.status == 404
+        family = psutil.Process(mesh.process.pid).children(recursive=True)
+        (front,) = (one for one in psutil.Process(mesh.process.pid).children() if Path(one.exe()).name == proxy)
+        front.kill()
+        await mesh.says("inferway: front was killed by SIGKILL; starting it again in 0.5 s")
+
+        async def answers() -> bool:
+            return await probe.get(mesh.port, "/health") is not None
+
+        async with asyncio.timeout(LIMIT_S):
+            while not await answers():
+                await asyncio.sleep(0.05)
+        os.kill(mesh.process.pid, signal.SIGINT)
+        assert await mesh.finished() == 0
+        assert not any(is_alive(one) for one in family)

