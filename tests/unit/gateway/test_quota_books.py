@@ -209,6 +209,15 @@ def test_asked_twice_with_one_id_is_held_once() -> None:
     assert used(books, TPM) == [0]
 
 
+def test_what_is_open_can_be_held_elsewhere() -> None:
+    """The calls that are neither settled nor run out, as they were made."""
+    books = QuotaBooks()
+    for name in "abc":
+        ask(books, name, TPM)
+    books.settle(Settlement("b", (TPM,), 0), now_ms=NOW)
+    assert books.open_calls() == [Reserve(name, (TPM,), 10, LEASE_MS) for name in "ac"]
+
+
 @dataclass
 class _Booked:
     slot: int
