@@ -16,6 +16,7 @@ BENCHMARKS = (
     "tokenizing",
     "decisions",
     "hop",
+    "quota",
     "delivery",
     "interference",
     "cpu_engine",
