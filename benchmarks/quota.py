@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -27,6 +27,8 @@ from gateway.core.quota.calls import Reserve, Settlement
 from gateway.core.quota.policy import Bound, Kind
 from gateway.quota.memory_books import MemoryBooks
 from gateway.quota.redis_books import RedisBooks
+from gateway.quota.redis_connection import RedisUrl, redis_client
+from gateway.quota.wire import encode
 from tests.support.valkey import Valkey
 
 KINDS = (Kind.REQUESTS_PER_MINUTE, Kind.TOKENS_PER_MINUTE)
@@ -90,6 +92,15 @@ async def measure(
     }
 
 
+async def ping_cpu_us(call: Callable[[], Awaitable[object]]) -> int:
+    """CPU of this process for one answer, quiet as above."""
+    stamps = [time.process_time()]
+    for _ in range(600):
+        await call()
+        stamps.append(time.process_time())
+    return quiet([(after - before) * 1e6 for before, after in pairwise(stamps)])
+
+
 def quiet(values: Sequence[float]) -> int:
     """The median of each run of 20, and of these the one that a tenth are below."""
     medians = sorted(statistics.median(values[start : start + 20]) for start in range(0, len(values) - 19, 20))
@@ -112,6 +123,10 @@ async def run(requests: int) -> None:
                 server.call("FLUSHALL")
                 size = {"bounds": bounds, "clients": clients, "tenants": tenants, "requests": requests}
                 rows.append(await measure(books, server.pid, **size))
+        keys, ping = books.keys("t0"), encode("PING")
+        pings = [await ping_cpu_us(lambda: books._store.call(keys.books, ping))]
+        async with redis_client(RedisUrl.parse(server.url)) as client:
+            pings.append(await ping_cpu_us(client.ping))
         keeper.cancel()
         with suppress(asyncio.CancelledError):
             await keeper
@@ -122,6 +137,7 @@ async def run(requests: int) -> None:
     for name, limit in (("both_p50_us", LIMIT_P50_US), ("gateway_cpu_us", LIMIT_CPU_US)):
         figures = ", ".join(f"{row[name]} under {row['bounds']}" for row in alone)
         print(f"  added to a request, {name}: {figures} bounds (limit {limit})")
+    print(f"  CPU of a PING, quiet: {pings[0]} us over this connection, {pings[1]} us with the client library")
 
 
 def main() -> None:
