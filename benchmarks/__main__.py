@@ -18,6 +18,7 @@ BENCHMARKS = (
     "lookups",
     "decisions",
     "hop",
+    "quota",
     "delivery",
     "interference",
     "cpu_engine",

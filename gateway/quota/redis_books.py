@@ -231,9 +231,9 @@ class RedisBooks:
 
 
 def _verdict(answer: Sequence[int]) -> Verdict:
-    granted, failed, wait_ms, *figures = answer
-    standings = [Standing(*pair) for pair in zip(figures[::2], figures[1::2], strict=True)]
-    return Verdict(bool(granted), standings, failed - 1 if failed else None, wait_ms)
+    failed = answer[1]
+    standings = [Standing(answer[place], answer[place + 1]) for place in range(3, len(answer), 2)]
+    return Verdict(answer[0] == 1, standings, failed - 1 if failed else None, answer[2])
 
 
 def _script(name: str) -> bytes:

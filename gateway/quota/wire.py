@@ -1,7 +1,7 @@
 """One connection to a Redis server that all calls of this gateway share.
 
 Calls made in one turn of the loop leave in one write, and answers come back in the order of the calls: no pool, no
-waiting for a connection, and a few microseconds of CPU where a client library takes a hundred. A call that nobody waits
+waiting for a connection, and a fifth of the CPU that a client library takes for a call. A call that nobody waits
 for any more, because it was cancelled or took too long, keeps its place, so that the answers after it find theirs.
 
 One timer watches the oldest call. When it fires it looks a second time a moment later before it gives up: after a loop

@@ -131,10 +131,13 @@ class _Book:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    expires_ms: int
-    units: int
+    call: Reserve
     rows: Sequence[Row]
     admitted_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        return self.admitted_ms + self.call.lease_ms
 
 
 class QuotaBooks:
@@ -175,7 +178,7 @@ class QuotaBooks:
                     book.add(1, now_ms, now_ms)
                 else:
                     book.held += 1 if row.is_parallel else call.units
-            lease = _Lease(now_ms + call.lease_ms, call.units, rows, now_ms)
+            lease = _Lease(call, rows, now_ms)
             self._leases[call.reservation_id] = lease
             heapq.heappush(self._expiries, (lease.expires_ms, call.reservation_id))
         return Verdict(is_granted, [book.standing(now_ms) for book in books], failed, wait_ms)
@@ -212,6 +215,10 @@ class QuotaBooks:
         self.expire(now_ms=now_ms)
         return [self._book(row, now_ms).standing(now_ms) for row in plan_of(bounds).rows]
 
+    def open_calls(self) -> list[Reserve]:
+        """Those that were granted and have neither been settled nor run out: to be held elsewhere as well."""
+        return [lease.call for lease in self._leases.values()]
+
     def is_idle(self, *, now_ms: int) -> bool:
         """Nothing counts any more: new books would say the same, but for settlements that are told again."""
         for book in self._books.values():
@@ -230,7 +237,7 @@ class QuotaBooks:
         for row in lease.rows:
             if not row.counts_requests:
                 book = self._book(row, now_ms)
-                book.held = max(0, book.held - (1 if row.is_parallel else lease.units))
+                book.held = max(0, book.held - (1 if row.is_parallel else lease.call.units))
 
     def _release(self, lease: _Lease, now_ms: int) -> Sequence[str]:
         """Names of the bounds under which the request's admission no longer counts."""

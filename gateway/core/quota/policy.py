@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -118,6 +119,7 @@ class QuotaPolicy:
 UNBOUNDED = QuotaPolicy()
 
 
+@lru_cache(maxsize=8192)
 def _bounds(scope: str, quota: Quota) -> tuple[Bound, ...]:
     if quota is NO_QUOTA:
         return ()

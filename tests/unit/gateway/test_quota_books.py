@@ -95,14 +95,15 @@ def test_the_last_request_may_pass_a_bound_of_tokens() -> None:
     [
         pytest.param([50_000, 30_000], 10_000, id="until the older of the two is gone"),
         pytest.param([29_900, 29_600], 30_400, id="of one second both go with the younger"),
+        pytest.param([50_000, 30_000, 20_000], 30_000, id="of one too many the second must go as well"),
         pytest.param([59_999, 0], 1, id="at least a millisecond"),
     ],
 )
 def test_how_long_to_wait_for_a_request(ages_ms: list[int], wait_ms: int) -> None:
     """Until enough of what counts has passed: then, and not before, there is room."""
     books = QuotaBooks()
-    for name, age_ms in zip("ab", ages_ms, strict=True):
-        books.settle(Settlement(name, (RPM,), 0, age_ms=age_ms), now_ms=NOW)
+    for number, age_ms in enumerate(ages_ms):
+        books.settle(Settlement(str(number), (RPM,), 0, age_ms=age_ms), now_ms=NOW)
     assert ask(books, "c", RPM).wait_ms == wait_ms
     assert not ask(books, "d", RPM, now_ms=NOW + wait_ms - 1).is_granted
     assert ask(books, "e", RPM, now_ms=NOW + wait_ms).is_granted
@@ -207,6 +208,15 @@ def test_asked_twice_with_one_id_is_held_once() -> None:
     assert used(books, TPM) == [10]
     books.settle(Settlement("a", (TPM,), 0), now_ms=NOW)
     assert used(books, TPM) == [0]
+
+
+def test_what_is_open_can_be_held_elsewhere() -> None:
+    """The calls that are neither settled nor run out, as they were made."""
+    books = QuotaBooks()
+    for name in "abc":
+        ask(books, name, TPM)
+    books.settle(Settlement("b", (TPM,), 0), now_ms=NOW)
+    assert books.open_calls() == [Reserve(name, (TPM,), 10, LEASE_MS) for name in "ac"]
 
 
 @dataclass
