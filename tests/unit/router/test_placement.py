@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from router.core.books import Lease
 from router.core.dispatcher import Dispatcher
-from router.core.fleet import Fleet
+from router.core.fleet import Columns, Fleet
 from router.core.messages import Dispatch, Report, Request, Ticket, WorkerInfo
 from router.core.placement.candidates import Candidates, Pool
 from router.core.placement.filters import Affinity, Filter, KvHeadroom, Spread
@@ -66,10 +66,13 @@ def candidates(workers: Mapping[str, State], asked: Request | None = None, *, ut
         fleet.add(worker)
         made.append(worker)
         indexed[name] = state.indexed
-    table = fleet.table(np.arange(len(made)))
+    columns = Columns(fleet, range(len(made)))
+    columns.read()
     pool = Pool(
-        workers=made,
-        table=table,
+        asked,
+        made,
+        columns,
+        names=list(workers),
         predicted_tokens=np.array([float(state.cached) for state in workers.values()]),
         mean_load=float(np.mean([worker.books.load for worker in made])),
         utilisation=utilisation,
