@@ -112,6 +112,8 @@ class Worker:
     @property
     def slots_now(self) -> int:
         """Requests that it has at most, as far along as its slow start is; its breaker may let none or one through."""
+        if not self.slow_start.is_cold:
+            return self.slots
         return self.slow_start.slots(self.slots, warmest=max(self.warmest.values(), default=0))
 
     @property
