@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -53,8 +55,8 @@ class Policy:
         """Choose one of the candidates, of which there is at least one."""
         num_candidates = len(candidates)
         candidates, removed = self._filtered(candidates)
-        terms = [weight * scorer.costs(candidates) for _, weight, scorer in self.scorers]
-        costs: Floats = sum(terms[1:], terms[0]) if terms else np.zeros(len(candidates))
+        terms = [_weighted(scorer.costs(candidates), weight) for _, weight, scorer in self.scorers]
+        costs: Floats = reduce(add, terms) if terms else np.zeros(len(candidates))
         chosen = self.picker.pick(candidates, costs, rng)
         places, cached_tokens = candidates.places, candidates.cached_tokens
         if len(places) > _FEW:
@@ -88,6 +90,10 @@ class Policy:
             if 0 < count < left:
                 removed[name], left, stays = left - count, count, kept
         return (candidates.only(stays.nonzero()[0]) if stays is not None else candidates), removed
+
+
+def _weighted(costs: Floats, weight: float) -> Floats:
+    return costs if weight == 1.0 else weight * costs
 
 
 def _ttft_s(candidates: Candidates, chosen: int) -> float:

@@ -26,7 +26,7 @@ class SmgCacheAware:
         load = candidates.now.load
         most, least = float(load.max()), float(load.min())
         if most - least > self.balance_abs and most > self.balance_rel * least:
-            return load
+            return load.copy()
         matched = candidates.cached_tokens / candidates.request.prompt_tokens
         if matched.max() > self.match_threshold:
             return -matched
@@ -87,7 +87,7 @@ class AibrixPrefix:
     def costs(self, candidates: Candidates) -> Floats:
         load = candidates.now.load
         if load.max() - load.min() > self.balance_abs:
-            return load
+            return load.copy()
         is_busy = load > load.mean() + self.deviations * load.std()
         order = np.lexsort((load, -candidates.cached_tokens, is_busy))
         costs = np.empty(len(candidates))

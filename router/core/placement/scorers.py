@@ -16,7 +16,7 @@ DECODE_SHARE = 0.5
 
 class Scorer(Protocol):
     def costs(self, candidates: Candidates) -> Floats:
-        """One for each candidate; less is better."""
+        """One for each candidate, in an array of their own; less is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Load:
     """Requests that the worker has."""
 
     def costs(self, candidates: Candidates) -> Floats:
-        return candidates.now.load
+        return candidates.now.load.copy()
 
 
 @dataclass(frozen=True, slots=True)
