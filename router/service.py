@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -30,8 +31,6 @@ log = logging.getLogger(__name__)
 SERVICE_NAME = router_pb2.DESCRIPTOR.services_by_name["Router"].full_name
 _DEFAULT_INTERVAL_MS = 1_000
 _INTERVAL_MS = range(100, 60_001)
-# Answers that wait for a gateway which does not read; beyond it, nothing more is read from that gateway.
-_OUTBOX_LIMIT = 10_000
 # Workers named to somebody who asked for one that is not here.
 _NAMES_SHOWN = 50
 # Tenants in the details of a snapshot.
@@ -52,14 +51,19 @@ _BREAKER = {
 
 
 class _Outbox:
-    """What waits to be written to one Dispatch stream, gathered into one message."""
+    """What waits to be written to one Dispatch stream, gathered into one message.
 
-    def __init__(self) -> None:
+    Most answers come of a message that was just read: whoever has read it writes them, without waking another task.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
         self._reply = router_pb2.DispatchReply()
-        self._size = 0
+        self._is_empty = True
         self._filled = asyncio.Event()
-        self._has_space = asyncio.Event()
-        self._has_space.set()
+        self._writing = asyncio.Lock()
+        # Whoever adds is going to `flush`.
+        self.is_gathering = False
 
     def add(self, action: Action) -> None:
         ticket = action.request.ticket.number
@@ -72,30 +76,36 @@ class _Outbox:
                 predicted_cached_tokens=action.predicted_cached_tokens,
                 predicted_ttft_ms=round(action.predicted_ttft_s * 1000),
             )
-            self._count()
+            self._note()
         else:
             self.refuse(ticket, action.error)
 
     def refuse(self, ticket: int, error: ApiError) -> None:
         self._reply.rejections.add(ticket=ticket, error=error_to_proto(error))
-        self._count()
+        self._note()
 
-    async def take(self) -> router_pb2.DispatchReply:
-        """Everything that has gathered; waits for the first."""
-        await self._filled.wait()
-        reply, self._reply, self._size = self._reply, router_pb2.DispatchReply(), 0
-        self._filled.clear()
-        self._has_space.set()
-        return reply
+    async def flush(self) -> None:
+        """Write all that has gathered; while the gateway does not read, this waits.
 
-    async def has_space(self) -> None:
-        await self._has_space.wait()
+        A write that fails means that the reader sees the same break.
+        """
+        async with self._writing:
+            while not self._is_empty:
+                reply, self._reply, self._is_empty = self._reply, router_pb2.DispatchReply(), True
+                with suppress(grpc.RpcError, asyncio.InvalidStateError):
+                    await self._context.write(reply)
 
-    def _count(self) -> None:
-        self._size += 1
-        self._filled.set()
-        if self._size >= _OUTBOX_LIMIT:
-            self._has_space.clear()
+    async def run(self) -> None:
+        """Write what others than the reader have added, until cancelled."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            await self.flush()
+
+    def _note(self) -> None:
+        self._is_empty = False
+        if not self.is_gathering:
+            self._filled.set()
 
 
 class RouterService(router_pb2_grpc.RouterServicer):
@@ -110,17 +120,20 @@ class RouterService(router_pb2_grpc.RouterServicer):
     async def Dispatch(self, request_iterator: AsyncIterator[router_pb2.DispatchRequest], context: Any) -> None:
         # A gateway takes the stream for open when it sees these, which may be long before the first answer.
         await context.send_initial_metadata(())
-        outbox = _Outbox()
+        outbox = _Outbox(context)
         owner = self._driver.attach(outbox.add)
         logs.event(log, "dispatch_opened", stream=owner)
         try:
             async with asyncio.TaskGroup() as group:
-                writer = group.create_task(_write(outbox, context), name=f"dispatch writer {owner}")
+                writer = group.create_task(outbox.run(), name=f"dispatch writer {owner}")
                 async for message in request_iterator:
                     if message.gateway_id:
                         logs.event(log, "gateway_named", stream=owner, gateway_id=message.gateway_id)
+                    outbox.is_gathering = True
                     self._take(owner, message, outbox)
-                    await outbox.has_space()
+                    outbox.is_gathering = False
+                    # Nothing more is read from a gateway that does not read its answers.
+                    await outbox.flush()
                 writer.cancel()
         finally:
             self._driver.detach(owner)
@@ -248,13 +261,3 @@ def _add_details(state: router_pb2.QueueState, queue: WaitingQueue) -> None:
     for tenant_id, requests, tokens in tenants[:_MOST_TENANTS]:
         state.tenants.add(tenant_id=tenant_id, requests=requests, expected_tokens=tokens)
     state.more_tenants = max(0, len(tenants) - _MOST_TENANTS)
-
-
-async def _write(outbox: _Outbox, context: Any) -> None:
-    """Ends with the stream: a write that fails means that the reader sees the same break."""
-    while True:
-        reply = await outbox.take()
-        try:
-            await context.write(reply)
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            return

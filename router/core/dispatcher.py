@@ -335,11 +335,12 @@ class Dispatcher:
         dirty, self._dirty = self._dirty, {}
         while dirty:
             name = next(iter(dirty)) if len(dirty) == 1 else _most_urgent(dirty, now)
-            dispatched = self._dispatch_next(dirty[name], now)
-            if dispatched is None:
-                del dirty[name]
-            else:
+            model = dirty[name]
+            dispatched = self._dispatch_next(model, now)
+            if dispatched is not None:
                 actions.append(dispatched)
+            if dispatched is None or not model.queue:
+                del dirty[name]
         for model in self._models.values():
             model.drain_rate.waits(bool(model.queue), now=now)
         return actions

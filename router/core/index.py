@@ -146,7 +146,8 @@ class PrefixIndex:
         if not first:
             return depths
         last = masks.get(hashes[-1], 0) & first
-        self._note(last, len(hashes), depths)
+        if last:
+            self._note(last, len(hashes), depths)
         spans = [(0, first, len(hashes) - 1, last)]
         while spans:
             low, at_low, high, at_high = spans.pop()

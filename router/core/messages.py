@@ -14,6 +14,8 @@ from inferway.blocks import KvEvent
 from inferway.errors import ApiError
 
 PRIORITIES = 10
+# Candidates that are told of a decision.
+MOST_EXPLAINED = 8
 
 
 class Ticket(NamedTuple):
@@ -143,19 +145,21 @@ class Considered:
     scorers: tuple[str, ...]
     num_candidates: int
     removed: Mapping[str, int]
-    # Of the best, a few, least cost first: ids, costs by scorer, and cached tokens. Most are never looked at.
-    workers: Sequence[str]
+    # Ids of the model's workers. Of some, the best among them: where in `names` they stand, their costs by scorer and
+    # cached tokens. They are put in order when somebody asks, and most are never looked at.
+    names: Sequence[str]
+    places: NDArray[np.intp]
     terms: Sequence[NDArray[np.float64]]
     cached_tokens: NDArray[np.float64]
 
     @property
     def best(self) -> list[Scored]:
-        """The chosen one is among them, unless the picker took a worse one."""
+        """The least costs, in order. The chosen one is among them, unless the picker took a worse one."""
         found = []
-        for place, worker_id in enumerate(self.workers):
-            terms = tuple(float(term[place]) for term in self.terms)
-            found.append(Scored(worker_id, sum(terms), terms, int(self.cached_tokens[place])))
-        return found
+        for at, place in enumerate(self.places.tolist()):
+            terms = tuple(float(term[at]) for term in self.terms)
+            found.append(Scored(self.names[place], sum(terms), terms, int(self.cached_tokens[at])))
+        return sorted(found, key=lambda scored: scored.cost)[:MOST_EXPLAINED]
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from inferway.blocks import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 from .demand import Demand
-from .fleet import Fleet, Floats, Reading, Rows
+from .fleet import SUMMED, Columns, Fleet, Floats, Rows, neighbours
 from .index import PrefixIndex
 from .messages import Place, Request, Ticket
 from .placement.candidates import Candidates, Pool
@@ -21,7 +21,6 @@ from .worker import Worker, mean_rate
 
 # Blocks that the index keeps for a worker whose KV capacity is unknown.
 _DEFAULT_CAPACITY_BLOCKS = 16_384
-_SUMMED = [Reading._fields.index(name) for name in ("is_open", "load", "prefill_rate")]
 _RETRY_AFTER_S = (1.0, 60.0)
 # Before any rate of dispatches is known.
 _DEFAULT_RETRY_AFTER_S = 5.0
@@ -51,10 +50,12 @@ class Model:
         # Prompt tokens that nobody had cached.
         self.demand = Demand()
         self._fleet = fleet
-        # By the order of `workers`: rows in the fleet's table, numbers in the index, and tokens of a block.
-        self._rows: Rows = np.empty(0, np.intp)
-        self._numbers: Rows = np.empty(0, np.intp)
+        # By the order of `workers`: ids, rows in the fleet's table, numbers in the index, and tokens of a block.
+        self._names: Sequence[str] = ()
+        self._columns = Columns(fleet, ())
+        self._numbers: Rows | slice = slice(0)
         self._block_sizes: Floats = np.empty(0)
+        self._ones: Floats = np.empty(0)
         self.drain_rate = DrainRate()
         self.hits = Hits()
 
@@ -94,32 +95,25 @@ class Model:
         self._arrange()
 
     def candidates(self, request: Request, allowed: Container[str] | None, *, now: float) -> Candidates | None:
-        """The workers that have room for the request now, of those `allowed` (None: all); None if there are none.
-
-        An idle worker takes whatever it could ever take: what is too large for its slots or its KV cache would
-        otherwise wait for a room that never comes, and the engine knows best.
-        """
+        """The workers that have room for the request now, of those `allowed` (None: all); None if there are none."""
         if not self.workers:
             return None
-        table = self._fleet.table(self._rows)
-        readings = Reading(*table)
-        choices = request.num_choices
-        growth = readings.kv_growth_share * (request.expected_tokens * choices)
-        fits = readings.kv_promised + growth <= readings.kv_total - request.prompt_tokens
-        has_room = (fits & (readings.load <= readings.slots - choices)) | (
-            (readings.load == 0.0) & (readings.could_take >= choices)
-        )
-        (places,) = (has_room & (readings.is_open > 0.0)).nonzero()
+        columns = self._columns
+        columns.read()
+        readings = columns.now
+        kv_tokens = readings.kv_growth_share * (request.expected_tokens * request.num_choices) + request.prompt_tokens
+        (places,) = ((kv_tokens <= readings.kv_room) & (readings.room >= request.num_choices)).nonzero()
         if allowed is not None:
             places = np.array([at for at in places.tolist() if self.workers[at].worker_id in allowed], np.intp)
         if not len(places):
             return None
         predicted = self.index.match(request.block_hashes)[self._numbers] * self._block_sizes
-        # Over those that are open, as is_open is 1.0 or 0.0.
-        num_open, load, rate = (table[_SUMMED] @ readings.is_open).tolist()
+        num_open, load, rate = columns.table[SUMMED].dot(self._ones).tolist()
         pool = Pool(
-            workers=self.workers,
-            table=table,
+            request,
+            self.workers,
+            columns,
+            names=self._names,
             predicted_tokens=predicted,
             mean_load=load / num_open,
             utilisation=self.demand.per_second(now=now) / rate,
@@ -141,9 +135,11 @@ class Model:
 
     def _arrange(self) -> None:
         """The workers, or what they say of themselves, have changed."""
-        self._rows = np.array([worker.row for worker in self.workers], np.intp)
-        self._numbers = np.array([self.index.number(worker.worker_id) for worker in self.workers], np.intp)
+        self._names = tuple(worker.worker_id for worker in self.workers)
+        self._columns = Columns(self._fleet, [worker.row for worker in self.workers])
+        self._numbers = neighbours([self.index.number(name) for name in self._names])
         self._block_sizes = np.array([worker.info.models[self.name] for worker in self.workers], np.float64)
+        self._ones = np.ones(len(self.workers))
 
     def place(self, ticket: Ticket, *, now: float) -> Place | None:
         """None for a ticket that does not wait here."""

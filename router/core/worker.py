@@ -17,6 +17,7 @@ _QUEUED_SHARE = 1 / 8
 _GROWING_SHARE = 0.5
 # Prompt tokens a second, until a worker of the model has said what it can do.
 DEFAULT_PREFILL_RATE = 4_000.0
+_MS = 1_000.0
 # Share of a new measurement in the moving means of leases.
 _MEAN_WEIGHT = 0.1
 
@@ -131,6 +132,8 @@ class Worker:
     @property
     def slots_now(self) -> int:
         """Requests that it has at most, as far along as its slow start is; its breaker may let none or one through."""
+        if not self.slow_start.is_cold:
+            return self.slots
         return self.slow_start.slots(self.slots, warmest=max(self._warmest.values(), default=0))
 
     @property
@@ -152,21 +155,36 @@ class Worker:
         return num_choices <= self.info.max_running + self.info.max_waiting
 
     def reading(self) -> Reading[float]:
+        """An idle worker takes whatever it could ever take: what is too large for its slots or its KV cache would
+        otherwise wait for a room that never comes, and the engine knows best.
+        """
         books, info = self.books, self.info
+        is_open = self.status is WorkerStatus.READY and self.breaker.admits
+        load = books.load
         growth_share = self.mean_length_share * _GROWING_SHARE
-        promised = books.uncached_tokens + books.expected_completion_tokens * growth_share
+        promised = self.report.kv_used_tokens + books.uncached_tokens + books.expected_completion_tokens * growth_share
+        kv_total = self.kv_total_tokens or inf
+        if not is_open:
+            room = 0
+        elif load:
+            room = self.slots_now - load
+        else:
+            room = info.max_running + info.max_waiting
         return Reading(
-            is_open=self.status is WorkerStatus.READY and self.breaker.admits,
-            load=books.load,
-            slots=self.slots_now,
-            max_running=info.max_running,
-            could_take=info.max_running + info.max_waiting,
-            kv_total=self.kv_total_tokens or inf,
-            kv_promised=self.report.kv_used_tokens + promised,
+            is_open=is_open,
+            open_load=load if is_open else 0,
+            open_rate=self.prefill_rate if is_open else 0.0,
+            load=load,
+            room=room,
+            batch_room=info.max_running - load,
+            kv_room=kv_total - promised if load else inf,
+            kv_promised=promised,
+            kv_share=promised / kv_total,
             kv_growth_share=growth_share,
             pending_tokens=books.pending_tokens,
-            prefill_rate=self.prefill_rate,
-            mean_lease_s=self.mean_lease_s,
+            ms_per_token=_MS / self.prefill_rate,
+            crowding=min(1.0, load / info.max_running),
+            slot_ms=_MS * self.mean_lease_s / info.max_running,
             trust=self.trust,
         )
 

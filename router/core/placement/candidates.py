@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..fleet import Floats, Reading, Rows
+from ..fleet import Columns, Floats, Reading, Rows
 from ..messages import Request
 from ..worker import Worker
 
 
-@dataclass(slots=True)
 class Pool:
-    """All workers of the request's model. Lines of `table`, and `predicted_tokens`, have one element for each in order;
-    nobody changes them.
-
-    `mean_load` is that of the open ones; `utilisation` the share of what they can prefill that lately arrived.
+    """All workers of the request's model. Sequences, columns and `cached_tokens` have one element for each in order.
+    Nobody changes them, and nobody keeps `table` and `now` beyond the decision.
     """
 
-    workers: Sequence[Worker]
-    # Reading(*table) is of them all.
-    table: Floats
-    # Prompt tokens that the index predicts in each cache.
-    predicted_tokens: Floats
-    mean_load: float
-    utilisation: float
-    # Blocks that the index holds for a worker.
-    indexed_blocks: Callable[[Worker], int]
+    __slots__ = ("cached_tokens", "indexed_blocks", "mean_load", "names", "now", "table", "utilisation", "workers")
+
+    def __init__(
+        self,
+        request: Request,
+        workers: Sequence[Worker],
+        columns: Columns,
+        *,
+        names: Sequence[str],
+        predicted_tokens: Floats,
+        mean_load: float,
+        utilisation: float,
+        indexed_blocks: Callable[[Worker], int],
+    ) -> None:
+        """`names` are the workers' ids; `predicted_tokens` of the prompt the index expects in each cache.
+
+        `mean_load` is that of the open ones; `utilisation` the share of what they can prefill that lately arrived.
+        """
+        self.workers = workers
+        self.names = names
+        # A line for each field of Reading, and the same as columns.
+        self.table = columns.table
+        self.now = columns.now
+        # As far as each worker's index is to be trusted. The last token of a prompt is always computed.
+        self.cached_tokens: Floats = np.minimum(predicted_tokens * self.now.trust, request.prompt_tokens - 1)
+        self.mean_load = mean_load
+        self.utilisation = utilisation
+        # Blocks that the index holds for a worker.
+        self.indexed_blocks = indexed_blocks
 
 
 class Candidates:
@@ -39,11 +55,11 @@ class Candidates:
         self.pool = pool
         # In the pool's order, rising.
         self.places = places
-        is_all = len(places) == len(pool.workers)
-        self.now: Reading[Floats] = Reading(*(pool.table if is_all else pool.table[:, places]))
-        predicted = pool.predicted_tokens if is_all else pool.predicted_tokens[places]
-        # As far as each worker's index is to be trusted. The last token of a prompt is always computed.
-        self.cached_tokens: Floats = np.minimum(predicted * self.now.trust, request.prompt_tokens - 1)
+        if len(places) == len(pool.workers):
+            self.now, self.cached_tokens = pool.now, pool.cached_tokens
+        else:
+            self.now = Reading(*pool.table.take(places, axis=1))
+            self.cached_tokens = pool.cached_tokens[places]
         self.uncached_tokens: Floats = request.prompt_tokens - self.cached_tokens
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ class Spread:
     def keep(self, candidates: Candidates) -> Mask:
         added = candidates.request.num_choices
         mean = candidates.pool.mean_load + added / len(candidates.pool.workers)
-        return candidates.now.load + added <= self.factor * mean + self.slack
+        return candidates.now.load <= self.factor * mean + self.slack - added
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class KvHeadroom:
     limit: float = 0.95
 
     def keep(self, candidates: Candidates) -> Mask:
-        return candidates.now.kv_promised <= self.limit * candidates.now.kv_total
+        return candidates.now.kv_share <= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +57,5 @@ class Affinity:
     def keep(self, candidates: Candidates) -> Mask:
         now, request = candidates.now, candidates.request
         is_warm = candidates.cached_tokens >= self.hit * request.prompt_tokens
-        return is_warm & (now.pending_tokens + candidates.uncached_tokens <= now.prefill_rate * self.horizon_s)
+        behind_ms = (now.pending_tokens + candidates.uncached_tokens) * now.ms_per_token
+        return is_warm & (behind_ms <= 1_000.0 * self.horizon_s)

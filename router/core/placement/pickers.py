@@ -29,7 +29,7 @@ class Least:
     """The least cost; ties are broken at random."""
 
     def pick(self, candidates: Candidates, costs: Floats, rng: Rng) -> int:
-        least = costs.min()
+        least = costs.item(costs.argmin())
         (best,) = (costs <= least + abs(least) * _TIE_SHARE).nonzero()
         return int(best[int(rng.random() * len(best))]) if len(best) > 1 else int(best[0])
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
 
-from ..fleet import Floats, Rows
-from ..messages import Considered
+from ..fleet import Floats, Reading
+from ..messages import MOST_EXPLAINED, Considered
 from ..worker import Worker
 from .candidates import Candidates
 from .filters import Affinity, Filter, KvHeadroom, Mask, Spread
@@ -16,8 +18,8 @@ from .pickers import Least, Picker, PowerOfTwo, Random, Rng, RoundRobin
 from .rules import AibrixPrefix, DynamoKv, LlmdTokenLoad, LlmdWeighted, SmgCacheAware
 from .scorers import DECODE_SHARE, Adapter, Load, Scorer, Session, Wait, Work
 
-# Scores that an explanation keeps.
-MOST_EXPLAINED = 8
+# Up to so many candidates a record keeps the costs of all, which is less work than finding the best of them.
+_FEW = 64
 
 
 class NamedFilter(NamedTuple):
@@ -53,10 +55,13 @@ class Policy:
         """Choose one of the candidates, of which there is at least one."""
         num_candidates = len(candidates)
         candidates, removed = self._filtered(candidates)
-        terms = [weight * scorer.costs(candidates) for _, weight, scorer in self.scorers]
-        costs: Floats = sum(terms[1:], terms[0]) if terms else np.zeros(len(candidates))
+        terms = [_weighted(scorer.costs(candidates), weight) for _, weight, scorer in self.scorers]
+        costs: Floats = reduce(add, terms) if terms else np.zeros(len(candidates))
         chosen = self.picker.pick(candidates, costs, rng)
-        best = _best(costs)
+        places, cached_tokens = candidates.places, candidates.cached_tokens
+        if len(places) > _FEW:
+            best = costs.argpartition(MOST_EXPLAINED)[:MOST_EXPLAINED]
+            places, cached_tokens, terms = places[best], cached_tokens[best], [term[best] for term in terms]
         return Decision(
             worker=candidates.worker(chosen),
             cached_tokens=int(candidates.cached_tokens[chosen]),
@@ -66,9 +71,10 @@ class Policy:
                 self._scorer_names,
                 num_candidates,
                 removed,
-                workers=[candidates.worker(each).worker_id for each in best.tolist()],
-                terms=[term[best] for term in terms],
-                cached_tokens=candidates.cached_tokens[best],
+                names=candidates.pool.names,
+                places=places,
+                terms=terms,
+                cached_tokens=cached_tokens,
             ),
         )
 
@@ -86,22 +92,16 @@ class Policy:
         return (candidates.only(stays.nonzero()[0]) if stays is not None else candidates), removed
 
 
+def _weighted(costs: Floats, weight: float) -> Floats:
+    return costs if weight == 1.0 else weight * costs
+
+
 def _ttft_s(candidates: Candidates, chosen: int) -> float:
     """Seconds to the first token, by what the scorers `wait` and `work` reckon with."""
-    now = candidates.now
-    batch = now.max_running[chosen]
-    crowding = 1.0 + DECODE_SHARE * min(1.0, now.load[chosen] / batch)
-    tokens = now.pending_tokens[chosen] + candidates.uncached_tokens[chosen]
-    beyond = max(0.0, now.load[chosen] + candidates.request.num_choices - batch)
-    return float(crowding * tokens / now.prefill_rate[chosen] + beyond * now.mean_lease_s[chosen] / batch)
-
-
-def _best(costs: Floats) -> Rows:
-    """The candidates with the least costs, in order."""
-    if len(costs) <= MOST_EXPLAINED:
-        return costs.argsort(kind="stable")
-    least = costs.argpartition(MOST_EXPLAINED)[:MOST_EXPLAINED]
-    return least[costs[least].argsort(kind="stable")]
+    now: Reading[float] = Reading(*candidates.pool.table[:, candidates.places[chosen]].tolist())
+    tokens = now.pending_tokens + candidates.uncached_tokens.item(chosen)
+    beyond = max(0.0, candidates.request.num_choices - now.batch_room)
+    return ((1.0 + DECODE_SHARE * now.crowding) * tokens * now.ms_per_token + beyond * now.slot_ms) / 1_000.0
 
 
 # Beside any rule that would send all siblings of a prefix to one worker: nobody gets twice the mean.

@@ -26,7 +26,7 @@ class SmgCacheAware:
         load = candidates.now.load
         most, least = float(load.max()), float(load.min())
         if most - least > self.balance_abs and most > self.balance_rel * least:
-            return load
+            return load.copy()
         matched = candidates.cached_tokens / candidates.request.prompt_tokens
         if matched.max() > self.match_threshold:
             return -matched
@@ -58,10 +58,10 @@ class LlmdWeighted:
 
     def costs(self, candidates: Candidates) -> Floats:
         now = candidates.now
-        queued = np.maximum(0.0, now.load - now.max_running)
+        queued = np.maximum(0.0, -now.batch_room)
         span = float(queued.max() - queued.min())
         queue_score = (queued.max() - queued) / span if span else np.ones(len(candidates))
-        kv_score = 1.0 - np.minimum(1.0, now.kv_promised / now.kv_total)
+        kv_score = 1.0 - np.minimum(1.0, now.kv_share)
         prefix_score = candidates.cached_tokens / candidates.request.prompt_tokens
         return -(self.queue * queue_score + self.kv_utilisation * kv_score + self.prefix * prefix_score)
 
@@ -87,7 +87,7 @@ class AibrixPrefix:
     def costs(self, candidates: Candidates) -> Floats:
         load = candidates.now.load
         if load.max() - load.min() > self.balance_abs:
-            return load
+            return load.copy()
         is_busy = load > load.mean() + self.deviations * load.std()
         order = np.lexsort((load, -candidates.cached_tokens, is_busy))
         costs = np.empty(len(candidates))

@@ -12,14 +12,13 @@ from inferway.rendezvous import ranked
 from ..fleet import Floats
 from .candidates import Candidates
 
-_MS = 1000.0
 # Share of an engine's time that the answers of a full batch take from prompts that are computed beside them.
 DECODE_SHARE = 0.5
 
 
 class Scorer(Protocol):
     def costs(self, candidates: Candidates) -> Floats:
-        """One for each candidate; less is better."""
+        """One for each candidate, in an array of their own; less is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,9 @@ class Wait:
 
     def costs(self, candidates: Candidates) -> Floats:
         now = candidates.now
-        crowding = self.decode_share * np.minimum(1.0, now.load / now.max_running)
-        tokens = now.pending_tokens + crowding * (now.pending_tokens + candidates.uncached_tokens)
-        beyond = np.maximum(0.0, now.load + candidates.request.num_choices - now.max_running)
-        return _MS * (tokens / now.prefill_rate + beyond * now.mean_lease_s / now.max_running)
+        beside = self.decode_share * now.crowding * (now.pending_tokens + candidates.uncached_tokens)
+        beyond = np.maximum(0.0, candidates.request.num_choices - now.batch_room)
+        return (now.pending_tokens + beside) * now.ms_per_token + beyond * now.slot_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Work:
     def costs(self, candidates: Candidates) -> Floats:
         utilisation = min(self.most_utilisation, candidates.pool.utilisation)
         factor = 1.0 + self.price * utilisation / (1.0 - utilisation)
-        return _MS * factor * candidates.uncached_tokens / candidates.now.prefill_rate
+        return factor * candidates.uncached_tokens * candidates.now.ms_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Load:
     """Requests that the worker has."""
 
     def costs(self, candidates: Candidates) -> Floats:
-        return candidates.now.load
+        return candidates.now.load.copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class KvUtilisation:
     """Share of the KV cache that is in use or promised; 0 where its size is unknown."""
 
     def costs(self, candidates: Candidates) -> Floats:
-        return np.minimum(1.0, candidates.now.kv_promised / candidates.now.kv_total)
+        return np.minimum(1.0, candidates.now.kv_share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -267,7 +266,7 @@ class DispatcherModel(RuleBasedStateMachine):
         if not hasattr(self, "machine"):
             return
         for worker in self.machine.workers():
-            table = self.machine._fleet.table(np.array([worker.row]))
+            table = self.machine._fleet.table()[:, [worker.row]]
             assert table[:, 0].tolist() == [float(value) for value in worker.reading()]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from router.core.books import Lease
 from router.core.dispatcher import Dispatcher
-from router.core.fleet import Fleet
+from router.core.fleet import Columns, Fleet
 from router.core.messages import Dispatch, Report, Request, Ticket, WorkerInfo
 from router.core.placement.candidates import Candidates, Pool
 from router.core.placement.filters import Affinity, Filter, KvHeadroom, Spread
@@ -66,10 +66,13 @@ def candidates(workers: Mapping[str, State], asked: Request | None = None, *, ut
         fleet.add(worker)
         made.append(worker)
         indexed[name] = state.indexed
-    table = fleet.table(np.arange(len(made)))
+    columns = Columns(fleet, range(len(made)))
+    columns.read()
     pool = Pool(
-        workers=made,
-        table=table,
+        asked,
+        made,
+        columns,
+        names=list(workers),
         predicted_tokens=np.array([float(state.cached) for state in workers.values()]),
         mean_load=float(np.mean([worker.books.load for worker in made])),
         utilisation=utilisation,
@@ -267,10 +270,12 @@ def test_what_is_told_of_a_decision() -> None:
     ]
 
 
-def test_no_more_than_eight_scores_are_told() -> None:
-    """The best ones, in order."""
-    decision = decide("default", {f"w{number:02}": State(cached=number) for number in range(30)})
-    assert [one.worker_id for one in decision.considered.best] == [f"w{number}" for number in range(29, 21, -1)]
+@pytest.mark.parametrize("workers", [30, 90])
+def test_no_more_than_eight_scores_are_told(workers: int) -> None:
+    """The best ones, in order, whether a record keeps the costs of all or picks them out."""
+    decision = decide("default", {f"w{number:02}": State(cached=number) for number in range(workers)})
+    best = [f"w{number}" for number in range(workers - 1, workers - 9, -1)]
+    assert [one.worker_id for one in decision.considered.best] == best
 
 
 def test_filters_that_leave_nobody_leave_everybody() -> None:
@@ -373,6 +378,18 @@ def test_a_shared_prefix_is_spread(policy: str) -> None:
     counts = Counter(dispatched(dispatcher, number).worker_id for number in range(400))
     assert max(counts.values()) <= 2 * 400 / 6, counts
     assert {worker.worker_id: worker.books.load for worker in dispatcher.workers() if worker.books.load} == counts
+
+
+@pytest.mark.parametrize("workers", [3, 90])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_what_was_told_of_a_decision_stays(policy: str, workers: int) -> None:
+    """Whatever the workers get afterwards."""
+    dispatcher = fleet_of(policy, workers)
+    decided = [dispatched(dispatcher, number) for number in range(3)]
+    told = [each.considered.best for each in decided]
+    for number in range(3, 3 + 2 * workers):
+        dispatched(dispatcher, number)
+    assert [each.considered.best for each in decided] == told
 
 
 @pytest.mark.parametrize("name", ["", "fastest"])
