@@ -22,8 +22,8 @@ from .wire import StoreAway
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
-# An outcome of a worker's that is none of a request's.
-_UNKNOWN = "internal_error"
+# Its client may have had all of the answer or none: nobody is left who knows.
+_OUTCOME = "gateway_lost"
 
 
 class Registry(Protocol):
@@ -79,7 +79,7 @@ class OrphanBooking:
         settlement = note.settlement(
             orphan.usage,
             part=orphan.part,
-            outcome=orphan.outcome or _UNKNOWN,
+            outcome=_OUTCOME,
             worker=session.worker_id,
             age_ms=orphan.age_ms,
         )
