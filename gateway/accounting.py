@@ -75,6 +75,7 @@ class Accounting:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._settling.run())
+            group.create_task(self.quotas.run())
             if self._shared is not None:
                 group.create_task(self._shared.run())
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from inferway.errors import OK
@@ -31,6 +31,9 @@ from ..metrics import Metrics
 from .settling import Settling
 from .wire import StoreAway
 
+# How soon it is noticed that the books are back, and how many calls are told again at a time.
+_LOOK_S = 0.1
+_AT_ONCE = 64
 # How long the last count of an aborted request may take to come; then what the gateway has seen counts.
 _COUNT_S = 2.0
 _NOTHING = Usage(0, 0)
@@ -45,6 +48,9 @@ class Books(Protocol):
 
     async def reserve(self, tenant_id: str, call: Reserve) -> Verdict:
         """Raises StoreAway."""
+
+    async def wait_up(self, timeout_s: float) -> bool:
+        """Whether they could be asked within that time."""
 
 
 @dataclass(slots=True)
@@ -74,6 +80,30 @@ class Quotas:
         self.expected = ExpectedOutput()
         # Closed, and waiting for the last count of what was aborted.
         self._uncounted: dict[str, Callable[[], None]] = {}
+        # Something was granted without the books that they have not been told of yet.
+        self._is_alone = False
+
+    async def run(self) -> None:
+        """Until cancelled: when the books are back, they are told first what has been granted without them."""
+        while self._slices is not None:
+            if self._is_alone and await self._books.wait_up(_LOOK_S):
+                try:
+                    await self._tell_open(self._slices)
+                    self._is_alone = False
+                except StoreAway:
+                    pass
+            await asyncio.sleep(_LOOK_S)
+
+    async def _tell_open(self, slices: Slices) -> None:
+        """Raises StoreAway."""
+        calls = slices.open_calls()
+        for start in range(0, len(calls), _AT_ONCE):
+            await asyncio.gather(
+                *(
+                    self._books.reserve(tenant_id, replace(call, is_shadow=True))
+                    for tenant_id, call in calls[start : start + _AT_ONCE]
+                )
+            )
 
     async def reserve(self, caller: Caller, names: tuple[str, ...], most: Usage) -> Reservation:
         """A place for a request that will use `most` as far as one can tell, for a model that goes by `names`.
@@ -102,6 +132,8 @@ class Quotas:
     async def _verdict(self, reservation: Reservation, call: Reserve) -> Verdict | None:
         """None: granted without having counted."""
         tenant_id = reservation.caller.tenant_id
+        if self._is_alone:
+            return self._alone(reservation, call)
         try:
             verdict = await self._books.reserve(tenant_id, call)
         except StoreAway:
@@ -125,6 +157,7 @@ class Quotas:
             self._metrics.quota_decisions.labels("closed").inc()
             self._void(reservation)
             raise store_away_error(rng=self._rng)
+        self._is_alone = True
         verdict = self._slices.reserve(caller.tenant_id, call, gateways=gateways, now_ms=_now_ms())
         if not verdict.is_granted:
             self._void(reservation)

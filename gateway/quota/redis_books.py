@@ -35,7 +35,7 @@ _SWEEP_S = 10.0
 _TENANTS = 4096
 # Words of a command: EVALSHA, the script and the number of keys; the keys; and what the scripts want for each request.
 _HEAD_WORDS = 3
-_RESERVE_KEYS, _RESERVE_FIELDS = 3, 5
+_RESERVE_KEYS, _RESERVE_FIELDS = 4, 5
 _SETTLE_KEYS, _SETTLE_FIELDS = 5, 7
 # Settlements that wait for their answers at one time: a spool that is replayed does not hold up requests.
 _SETTLE_AT_ONCE = 64

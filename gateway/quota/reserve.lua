@@ -1,5 +1,6 @@
 -- Holds each request's place under all its bounds or under none; for one without an id it only looks.
--- KEYS: books, leases, held. ARGV: a time in tests or "", then for each request: bounds, id, units, lease_ms, "1" for shadow.
+-- KEYS: books, leases, held, settled. ARGV: a time in tests or "", then for each request: bounds, id, units, lease_ms,
+-- "1" for shadow.
 -- Answer, for each: granted, place of the bound that failed or 0, wait in ms, then used and reset in ms of each bound.
 local FIELDS = 5
 now = clock(ARGV[1])
@@ -63,13 +64,16 @@ local function reset_of(name)
     return stamps[name] + MINUTE_MS - now
 end
 
--- Asked twice with one id it is held once.
+-- Asked twice with one id it is held once, and not at all where it has been settled: a call may come late.
 local ids, is_leased = {}, {}
 for first = 2, #ARGV, FIELDS do
     ids[#ids + 1] = ARGV[first + 1]
 end
 for i, expiry in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ids))) do
     is_leased[ids[i]] = expiry
+end
+for i, at in ipairs(redis.call('ZMSCORE', KEYS[4], unpack(ids))) do
+    is_leased[ids[i]] = is_leased[ids[i]] or at
 end
 
 local expiries, leases = {}, {}

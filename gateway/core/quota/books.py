@@ -162,7 +162,7 @@ class QuotaBooks:
     def reserve(self, call: Reserve, *, now_ms: int) -> Verdict:
         """Hold the request's place under all its bounds or, where one has no room, under none.
 
-        Asked twice with one id it is held once.
+        Asked twice with one id it is held once, and not at all where it has been settled: a call may come late.
         """
         self.expire(now_ms=now_ms)
         rows = plan_of(call.bounds).rows
@@ -172,7 +172,8 @@ class QuotaBooks:
             if book.held + book.spent >= row.most and (wait := book.wait_ms(row.most, now_ms)) > wait_ms:
                 failed, wait_ms = place, wait
         is_granted = failed is None or call.is_shadow
-        if is_granted and call.reservation_id not in self._leases:
+        is_known = call.reservation_id in self._leases or call.reservation_id in self._settled
+        if is_granted and not is_known:
             for row, book in zip(rows, books, strict=True):
                 if row.counts_requests:
                     book.add(1, now_ms, now_ms)

@@ -53,6 +53,10 @@ class Slices:
         bounds = [_slice(bound, tenant.heard.get(bound.name), gateways) for bound in call.bounds]
         return tenant.books.reserve(replace(call, bounds=bounds), now_ms=now_ms)
 
+    def open_calls(self) -> list[tuple[str, Reserve]]:
+        """What was granted here and has not been settled, with its tenant."""
+        return [(tenant_id, call) for tenant_id, tenant in self._tenants.items() for call in tenant.books.open_calls()]
+
     def settle(self, tenant_id: str, settlement: Settlement, *, now_ms: int) -> None:
         self._find(tenant_id).books.settle(settlement, now_ms=now_ms)
 
