@@ -168,7 +168,7 @@ class Gateway:
         """Readiness goes at once; new requests are served through the delay, running ones up to the limit."""
         self._draining = True
         config = self._config
-        in_flight = self._front.in_flight
+        in_flight = len(self._front.in_flight)
         logs.event(
             log, "draining", delay_s=config.drain_delay_s, limit_s=config.drain_limit_s, requests_in_flight=in_flight
         )

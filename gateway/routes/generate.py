@@ -30,6 +30,7 @@ from ..embedding import Embedding
 from ..generation import TICK_S, Plan, Sink
 from ..generation_group import Running
 from ..identity import new_answer_id
+from ..in_flight import Progress
 from ..middleware import Exchange, read_json_body
 from ..router_client import Ask
 from ..sse_stream import SseStream
@@ -248,6 +249,7 @@ class Inference:
             continuous_usage=(lambda: generation.usage_so_far()) if asked.continuous_usage else None,
         )
         generation = self.new_generations(plans, _sinks(sink, plans))
+        _watch(exchange, generation)
         try:
             generation.start()
             await generation.started
@@ -287,6 +289,7 @@ class Inference:
     ) -> web.StreamResponse:
         sink = GatheredAnswer(reply.readers, scored=asked.logprobs is not None)
         generation = self.new_generations(plans, _sinks(sink, plans))
+        _watch(exchange, generation)
         try:
             generation.start()
             await generation.ended
@@ -305,6 +308,11 @@ class Inference:
         for reader in reply.readers:
             if reader is not None:
                 exchange.tool_calls.update(reader.outcomes)
+
+
+def _watch(exchange: Exchange, generation: Running) -> None:
+    exchange.progress = lambda: Progress(generation.timing, generation.worker_id, generation.usage_so_far())
+    exchange.stop = generation.fail
 
 
 def _with_thoughts(usage: Usage, reply: Reply) -> Usage:
