@@ -74,11 +74,23 @@ class Reason(Enum):
     CLIENT_TOO_SLOW = Row(
         499, _INVALID, "client_too_slow", "CANCELLED", "the client did not read; its stream was cut at the buffer limit"
     )
+    RATE_LIMITED = Row(
+        429, "rate_limit_error", "rate_limit_exceeded", "RESOURCE_EXHAUSTED", "above a limit of the tenant, key or model"
+    )
+    INSUFFICIENT_QUOTA = Row(
+        429, "insufficient_quota", "insufficient_quota", "RESOURCE_EXHAUSTED", "the day's or month's budget is spent"
+    )
     INTERNAL_ERROR = Row(500, _SERVER, "internal_error", "INTERNAL", "a fault of ours")
     WORKER_FAILED = Row(500, _SERVER, "worker_failed", "INTERNAL", "the worker was lost or failed on this request")
     OVERLOADED = Row(503, _SERVER, "overloaded", "UNAVAILABLE", "over capacity: queue full or queue timeout")
     MODEL_NOT_READY = Row(503, _SERVER, "model_not_ready", "UNAVAILABLE", "no worker is ready for the model")
     SHUTTING_DOWN = Row(503, _SERVER, "shutting_down", "UNAVAILABLE", "this process is going away")
+    QUOTA_UNAVAILABLE = Row(
+        503, _SERVER, "quota_unavailable", "UNAVAILABLE", "the store of quotas is away and the tenant is to wait for it"
+    )
+    AUTH_UNAVAILABLE = Row(
+        503, _SERVER, "auth_unavailable", "UNAVAILABLE", "the store of keys is away and this key is not known here"
+    )
     UPSTREAM_TIMEOUT = Row(504, _SERVER, "upstream_timeout", "DEADLINE_EXCEEDED", "the worker was silent too long")
 
     @property

@@ -121,8 +121,10 @@ nobody is there to read it: it appears in metrics and logs.
 {rows}
 
 A response with a known time after which a retry has a chance carries `Retry-After` (whole seconds) and
-`retry-after-ms`. 503 says that the same request may succeed later, and its reason why: the mesh is over its capacity,
-no worker is ready for the model, or this process is going away and another takes the retry.
+`retry-after-ms`. 429 says that the caller is over a limit of its own, whatever room there is; with `x-should-retry:
+false` it is a budget, which does not come back by waiting a little. 503 says that the same request may succeed later,
+and its reason why: the mesh is over its capacity, no worker is ready for the model, a store is away, or this process is
+going away and another takes the retry.
 """
 
 

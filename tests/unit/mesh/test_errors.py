@@ -40,11 +40,15 @@ CONTRACT = {
     Reason.HEADERS_TOO_LARGE: (431, INVALID, "headers_too_large"),
     Reason.CLIENT_CLOSED_REQUEST: (499, INVALID, "client_closed_request"),
     Reason.CLIENT_TOO_SLOW: (499, INVALID, "client_too_slow"),
+    Reason.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Reason.INSUFFICIENT_QUOTA: (429, "insufficient_quota", "insufficient_quota"),
     Reason.INTERNAL_ERROR: (500, SERVER, "internal_error"),
     Reason.WORKER_FAILED: (500, SERVER, "worker_failed"),
     Reason.OVERLOADED: (503, SERVER, "overloaded"),
     Reason.MODEL_NOT_READY: (503, SERVER, "model_not_ready"),
     Reason.SHUTTING_DOWN: (503, SERVER, "shutting_down"),
+    Reason.QUOTA_UNAVAILABLE: (503, SERVER, "quota_unavailable"),
+    Reason.AUTH_UNAVAILABLE: (503, SERVER, "auth_unavailable"),
     Reason.UPSTREAM_TIMEOUT: (504, SERVER, "upstream_timeout"),
 }
 
