@@ -26,9 +26,9 @@ from .authentication import authentication
 from .cache_secret import cache_secret
 from .catalog import Catalog
 from .config import Config
+from .core.directory import FileDirectory, parse_tenants
 from .core.limits import Limits
 from .core.naming import Naming, parse_models
-from .core.tenants import Directory, parse_tenants
 from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
@@ -74,7 +74,7 @@ class Gateway:
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
-        self._tenants = SettingsFile("--tenants", config.tenants, parse_tenants, Directory())
+        self._tenants = SettingsFile("--tenants", config.tenants, parse_tenants, FileDirectory())
         self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value)
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from inferway.errors import ApiError, Reason
 
-from .core.tenants import Caller, Directory, digest_of
+from .core.directory import FileDirectory
+from .core.tenants import Caller, digest_of
 
 _ANONYMOUS = "anonymous"
 # One sentence for keys that are missing, wrong, expired and revoked: it tells nobody which keys there have been.
@@ -15,7 +16,7 @@ _REFUSED = "The API key is missing or not valid. Send it as 'Authorization: Bear
 
 
 def authentication(
-    directory: Callable[[], Directory] | None, *, anyone_may_choose_workers: bool = False
+    directory: Callable[[], FileDirectory] | None, *, anyone_may_choose_workers: bool = False
 ) -> Callable[[str], Caller]:
     """What finds the caller of an Authorization header.
 

@@ -1,81 +1,89 @@
 """Who a key belongs to, and what it may do.
 
-The file of tenants:
+A tenant and a key are described by the same fields wherever they stand: in the file of tenants (directory.py), in the
+documents of Redis, and, for what a token may say of its bearer, in its claims.
 
-    tenants:
-      research:
-        models: [chat, "llama-*"]               # names or patterns; left out: all
-        priority: {default: 5, highest: 7}
-        weight: 2                               # of its share where tenants compete; left out: 1
-        limits: {max_output_tokens: 1000}
-        keys:
-          anna-laptop:
-            sha256: 9f86d081884c7d65...         # of the key: printf %s "$KEY" | sha256sum
-            expires: 2027-06-30                 # the day, in UTC, from which it is refused
-            models: [chat]                      # these as well narrow what the tenant may do
-            limits: {max_choices: 1}
-            choose_workers: true                # by header; may stand for the whole tenant, too
+    models: [chat, "llama-*"]               # names or patterns; left out: all
+    priority: {default: 5, highest: 7}
+    weight: 2                               # of its share where tenants compete; left out: 1
+    limits: {max_output_tokens: 1000}
+    quota: {requests_per_minute: 600, tokens_per_month: 20000000}
+    model_quotas: {"llama-70b*": {tokens_per_minute: 10000}}
+    token_weights: {input: 1, cached: 0.1, output: 3}
+    quota_mode: shadow                      # counts and reports, refuses nothing
+    quota_outage: open                      # while Redis is away; local, open or closed
+    cache_domain: platform                  # tenants that name the same one share caches; left out: its own
+    choose_workers: true
 
-A key is looked up by its SHA-256, so neither the file nor the memory holds one, and no comparison sees its text.
+What stands for a key narrows what the tenant may do, except for its priority, which takes the tenant's place.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from inferway.errors import ApiError, Reason
-from inferway.settings import each, refuse, shaped, unix_s
+from inferway.settings import each, shaped
 
 from .generation_fields import ServiceTier
 from .limits import UNLIMITED, Limits, tightest
+from .quota.policy import NO_QUOTA, UNBOUNDED, Outage, Quota, QuotaPolicy, TokenWeights
 
 LEAST_PRIORITY, DEFAULT_PRIORITY, HIGHEST_PRIORITY = 0, 5, 9
 # How far OpenAI's tiers are from the default.
 _TIER_STEPS: Mapping[ServiceTier | None, int] = {"flex": -2, "priority": 2}
 
-_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 _Priority = Annotated[int, Meta(ge=0, le=9)]
 # Beyond these a share is as good as none, or as all.
 _Weight = Annotated[float, Meta(ge=0.001, le=1000)]
-_Patterns = tuple[Annotated[str, Meta(min_length=1)], ...] | None
+_Pattern = Annotated[str, Meta(min_length=1)]
+Patterns = tuple[_Pattern, ...] | None
 
 
-class _Priorities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Priorities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default: _Priority = DEFAULT_PRIORITY
     highest: _Priority = HIGHEST_PRIORITY
 
+    def __post_init__(self) -> None:
+        if self.default > self.highest:
+            raise ValueError(f"the default priority {self.default} is above {self.highest}")
 
-class _Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    sha256: _Digest
-    expires: date | None = None
-    models: _Patterns = None
-    priority: _Priorities | None = None
+
+class KeyFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What may be said of a key. None: as the tenant."""
+
+    # What the use of the key is for; only told apart in the ledger.
+    project: Name | None = None
+    models: Patterns = None
+    priority: Priorities | None = None
     limits: Limits = UNLIMITED
-    # None: as the tenant.
+    quota: Quota = NO_QUOTA
     choose_workers: bool | None = None
 
 
-class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    models: _Patterns = None
-    priority: _Priorities = _Priorities()
+class TenantFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What may be said of a tenant."""
+
+    models: Patterns = None
+    priority: Priorities = Priorities()
     weight: _Weight = 1.0
     choose_workers: bool = False
     limits: Limits = UNLIMITED
-    keys: dict[_Name, Any] = {}
-
-
-class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    tenants: dict[_Name, Any]
+    quota: Quota = NO_QUOTA
+    # By pattern of model names.
+    model_quotas: dict[_Pattern, Quota] = {}
+    token_weights: TokenWeights = TokenWeights()
+    quota_mode: Literal["enforce", "shadow"] = "enforce"
+    quota_outage: Outage = "local"
+    cache_domain: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,16 @@ class Caller:
     weight: float = 1.0
     # Whether it may say by header which worker is to serve it.
     may_choose_workers: bool = False
+    project: str = ""
+    quota: QuotaPolicy = UNBOUNDED
+    # The name of the one that it shares with other tenants; empty: its own.
+    shared_cache_domain: str = ""
+
+    @property
+    def cache_domain(self) -> str:
+        """Prompts of one domain are never found in the cache by another."""
+        # No tenant's name has a colon: what one is called is never a domain that others have agreed on.
+        return f"shared:{self.shared_cache_domain}" if self.shared_cache_domain else self.tenant_id
 
     def may_use(self, *names: str) -> bool:
         """Whether a model is allowed by any of the names that it goes by."""
@@ -111,59 +129,52 @@ class Caller:
         return asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    caller: Caller
-    digest: str
-    expires: float
+def caller_of(tenant_id: str, tenant: TenantFields, key_id: str, key: KeyFields) -> Caller:
+    """The bearer of a key of the tenant."""
+    priority = key.priority or tenant.priority
+    return Caller(
+        tenant_id,
+        key_id,
+        tuple(patterns for patterns in (tenant.models, key.models) if patterns is not None),
+        tightest(tenant.limits, key.limits),
+        priority.default,
+        priority.highest,
+        tenant.weight,
+        tenant.choose_workers if key.choose_workers is None else key.choose_workers,
+        key.project or "",
+        QuotaPolicy(
+            tenant.quota,
+            key.quota,
+            tuple(tenant.model_quotas.items()),
+            tenant.token_weights,
+            tenant.quota_mode == "shadow",
+            tenant.quota_outage,
+        ),
+        tenant.cache_domain or "",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """All keys."""
+def shaped_tenant(raw: Any, path: str = "") -> TenantFields:
+    """What a document says of a tenant. Raises SettingsError."""
+    check_model_quotas(raw, path)
+    return shaped(raw, TenantFields, path)
 
-    _entries: Mapping[str, _Entry] = field(default_factory=dict)
 
-    def find(self, key: str, *, now: float) -> Caller | None:
-        """The bearer of a key that is valid at `now`, Unix seconds."""
-        digest = digest_of(key)
-        entry = self._entries.get(digest)
-        if entry is None or not hmac.compare_digest(entry.digest, digest) or now >= entry.expires:
-            return None
-        return entry.caller
+def check_model_quotas(raw: Any, path: str) -> None:
+    """Raises SettingsError for a mistake in a tenant's quotas by model, with the model's place.
+
+    The rest of the document is not looked at: where it has no such quotas, whatever it is, this is silent.
+    """
+    quotas = raw.get("model_quotas") if isinstance(raw, Mapping) else None
+    if isinstance(quotas, Mapping):
+        each(quotas, Quota, f"{path}.model_quotas".removeprefix("."))
 
 
 def digest_of(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    """SHA-256 of a key, as the file of tenants holds it."""
+    return hashlib.sha256(key_bytes(key)).hexdigest()
 
 
-def parse_tenants(raw: Any) -> Directory:
-    """Raises SettingsError."""
-    entries: dict[str, _Entry] = {}
-    mistakes = []
-    for tenant_id, tenant in each(shaped(raw, _File).tenants, _Tenant, "tenants").items():
-        for key_id, key in each(tenant.keys, _Key, f"tenants.{tenant_id}.keys").items():
-            place = f"tenants.{tenant_id}.keys.{key_id}"
-            priority = key.priority or tenant.priority
-            if priority.default > priority.highest:
-                mistakes.append(f"{place}: the default priority {priority.default} is above {priority.highest}")
-            if key.sha256 in entries:
-                other = entries[key.sha256].caller
-                mistakes.append(f"{place}.sha256: is that of tenants.{other.tenant_id}.keys.{other.key_id} as well")
-                continue
-            entries[key.sha256] = _Entry(
-                Caller(
-                    tenant_id,
-                    key_id,
-                    tuple(patterns for patterns in (tenant.models, key.models) if patterns is not None),
-                    tightest(tenant.limits, key.limits),
-                    priority.default,
-                    priority.highest,
-                    tenant.weight,
-                    tenant.choose_workers if key.choose_workers is None else key.choose_workers,
-                ),
-                key.sha256,
-                float("inf") if key.expires is None else unix_s(key.expires),
-            )
-    refuse(mistakes)
-    return Directory(entries)
+def key_bytes(key: str) -> bytes:
+    """Of a key as it came in a header, bytes that are no text included."""
+    return key.encode("utf-8", "surrogateescape")

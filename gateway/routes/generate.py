@@ -26,6 +26,7 @@ from ..core.limits import Limits, completion_tokens, tightest
 from ..core.naming import Naming
 from ..core.rendezvous import session_of
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
+from ..core.tenants import Caller
 from ..embedding import Embedding
 from ..generation import TICK_S, Plan, Sink
 from ..generation_group import Running
@@ -122,7 +123,7 @@ class Inference:
         self, model: ServedModel, exchange: Exchange, build: Callable[[], Sequence[Sequence[int]]], *, body_bytes: int
     ) -> list[Prompt]:
         """The token ids that `build` makes, ready to be sent."""
-        salt = _cache_salt(self.cache_secret, exchange.caller.tenant_id)
+        salt = _cache_salt(self.cache_secret, exchange.caller)
 
         def prompts() -> list[Prompt]:
             size = model.description.block_size
@@ -335,9 +336,9 @@ def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list
     return sinks
 
 
-def _cache_salt(secret: bytes, tenant_id: str) -> bytes:
-    """The tenant's cache domain: never chosen by the tenant, the same on every gateway."""
-    return hmac.digest(secret, tenant_id.encode(), "sha256")[:16]
+def _cache_salt(secret: bytes, caller: Caller) -> bytes:
+    """That of the caller's cache domain: never chosen by the caller, the same on every gateway."""
+    return hmac.digest(secret, caller.cache_domain.encode(), "sha256")[:16]
 
 
 def _fault(error: Exception, exchange: Exchange) -> ApiError:

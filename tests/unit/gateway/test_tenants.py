@@ -7,8 +7,10 @@ import hashlib
 import pytest
 import yaml
 
+from gateway.core.directory import FileDirectory, parse_tenants
 from gateway.core.limits import Limits
-from gateway.core.tenants import Caller, Directory, parse_tenants
+from gateway.core.quota.policy import Quota, QuotaPolicy, TokenWeights
+from gateway.core.tenants import Caller
 from inferway.errors import ApiError, Reason
 from inferway.settings import SettingsError
 
@@ -17,7 +19,7 @@ def sha(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def parse(text: str) -> Directory:
+def parse(text: str) -> FileDirectory:
     return parse_tenants(yaml.safe_load(text))
 
 
@@ -87,6 +89,53 @@ def test_the_weight_is_the_tenants() -> None:
     assert [caller and caller.weight for caller in callers] == [2.5, 2.5, 1.0]
 
 
+def test_quotas_come_from_tenant_key_and_model() -> None:
+    directory = parse(f"""
+tenants:
+  t:
+    quota: {{requests_per_minute: 60}}
+    model_quotas: {{"big-*": {{tokens_per_minute: 1000}}}}
+    token_weights: {{cached: 0.1, output: 3}}
+    quota_mode: shadow
+    quota_outage: closed
+    keys: {{k: {{sha256: {sha("k")}, project: apollo, quota: {{parallel_requests: 2}}}}}}
+  plain: {{keys: {{p: {{sha256: {sha("p")}}}}}}}
+""")
+    caller, plain = directory.find("k", now=0), directory.find("p", now=0)
+    assert caller is not None
+    assert plain is not None
+    assert caller.project == "apollo"
+    assert caller.quota == QuotaPolicy(
+        Quota(requests_per_minute=60),
+        Quota(parallel_requests=2),
+        (("big-*", Quota(tokens_per_minute=1000)),),
+        TokenWeights(cached=0.1, output=3),
+        is_shadow=True,
+        outage="closed",
+    )
+    assert (plain.project, plain.quota) == ("", QuotaPolicy())
+
+
+def test_a_cache_domain_is_shared_by_those_that_name_it_alone() -> None:
+    """A tenant that is called like a shared domain, and one that has another name, stay outside."""
+    names = {"a": "cache_domain: x, ", "b": "cache_domain: x, ", "x": "", "c": "cache_domain: y, "}
+    tenants = ", ".join(f"{name}: {{{domain}keys: {{k: {{sha256: {sha(name)}}}}}}}" for name, domain in names.items())
+    directory = parse(f"tenants: {{{tenants}}}")
+    callers = {name: directory.find(name, now=0) for name in names}
+    domains = {name: caller.cache_domain for name, caller in callers.items() if caller is not None}
+    assert domains["a"] == domains["b"]
+    assert len({domains[name] for name in "axc"}) == 3
+    assert domains["x"] == "x"
+
+
+def test_neither_keys_nor_their_digests_are_in_memory() -> None:
+    """What is found by is keyed by a secret: without it, the same file finds nobody."""
+    with_secret = parse_tenants(yaml.safe_load(FULL), b"secret")
+    assert with_secret.find("k-ops", now=0) == Caller("ops", "admin")
+    assert sha("k-ops") not in repr(with_secret)
+    assert set(with_secret._entries).isdisjoint(parse(FULL)._entries)
+
+
 @pytest.mark.parametrize(
     ("default", "highest", "asked", "tier", "priority"),
     [
@@ -127,8 +176,26 @@ def test_priorities(default: int, highest: int, asked: int | None, tier: str | N
         ("tenants: {t: {weight: .nan}}", ["tenants.t.weight: Expected"]),
         (
             f"tenants: {{t: {{keys: {{k: {{sha256: {sha('x')}, priority: {{highest: 3}}}}}}}}}}",
-            ["tenants.t.keys.k: the default priority 5 is above 3"],
+            ["tenants.t.keys.k.priority: the default priority 5 is above 3"],
         ),
+        (
+            "tenants: {t: {priority: {default: 7, highest: 6}}}",
+            ["tenants.t.priority: the default priority 7 is above 6"],
+        ),
+        (
+            "tenants: {t: {quota: {requests_per_minute: 0}}}",
+            ["tenants.t.quota.requests_per_minute: Expected 'int' >= 1"],
+        ),
+        ("tenants: {t: {quota: {rpm: 1}}}", ["tenants.t.quota: Mapping contains unknown field 'rpm'"]),
+        (
+            "tenants: {t: {model_quotas: {'a*': {}, 'b*': {tokens_per_day: -1}}}}",
+            ["tenants.t.model_quotas.b*.tokens_per_day: Expected 'int' >= 1"],
+        ),
+        ("tenants: {t: {model_quotas: [a]}}", ["tenants.t.model_quotas: Expected 'object', got 'array'"]),
+        ("tenants: {t: {token_weights: {output: -1}}}", ["tenants.t.token_weights.output: Expected 'float' >= 0"]),
+        ("tenants: {t: {quota_mode: off}}", ["tenants.t.quota_mode: Expected 'str', got 'bool'"]),
+        ("tenants: {t: {quota_outage: half}}", ["tenants.t.quota_outage: Invalid enum value 'half'"]),
+        ("tenants: {t: {cache_domain: 'shared:x'}}", ["tenants.t.cache_domain: Expected 'str' matching regex"]),
         (
             f"tenants: {{a: {{keys: {{k: {{sha256: {sha('x')}}}}}}}, b: {{keys: {{k: {{sha256: {sha('x')}}}}}}}}}",
             ["tenants.b.keys.k.sha256: is that of tenants.a.keys.k as well"],

@@ -1,0 +1,1 @@
+"""Where tenants, keys and blocks are found: in the file, in Redis, in tokens; and what of them is remembered."""
