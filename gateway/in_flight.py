@@ -36,6 +36,7 @@ class Request(Protocol):
     caller: Caller
     # Empty until the body has been read.
     model: str
+    asked_model: str
     stream: bool
     # None until the mesh works on it.
     progress: Callable[[], Progress] | None
@@ -66,7 +67,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Requests by what is known of them; an empty text selects any."""
+    """Requests by what is known of them, a model by either of its names; an empty text selects any."""
 
     request_id: str = ""
     tenant_id: str = ""
@@ -78,7 +79,7 @@ class Selection:
             self.request_id in ("", request.request_id)
             and self.tenant_id in ("", request.caller.tenant_id)
             and self.key_id in ("", request.caller.key_id)
-            and self.model in ("", request.model)
+            and self.model in ("", request.model, request.asked_model)
         )
 
 

@@ -47,6 +47,8 @@ class Exchange:
     workers: WorkerChoice = ANY_WORKER
     # Empty for what is not an inference request; those get no outcome.
     model: str = ""
+    # By the name that the caller uses.
+    asked_model: str = ""
     stream: bool = False
     timing: Timing = field(default_factory=Timing)
     usage: Usage | None = None
@@ -66,7 +68,8 @@ class Exchange:
 
     def asks(self, model: str, *, stream: bool, max_tokens: int | None) -> None:
         """What the body says, as soon as it has been read."""
-        self.model, self.stream, self.max_tokens = model, stream, max_tokens
+        self.model = self.asked_model = model
+        self.stream, self.max_tokens = stream, max_tokens
 
     def ignores(self, fields: Sequence[str]) -> None:
         """The answer names fields that were accepted without effect."""

@@ -103,3 +103,7 @@ def test_a_selection_needs_all_of_its_parts() -> None:
     assert full.takes(one)
     for name in ("request_id", "tenant_id", "key_id", "model"):
         assert not replace(full, **{name: "other"}).takes(one)
+    one.asks("alias", stream=False, max_tokens=None)
+    one.model = "m"
+    assert replace(full, model="alias").takes(one)
+    assert full.takes(one)
