@@ -20,7 +20,11 @@ def build(config: Config) -> service.App:
     return Parent(config, sys.argv[1:]) if is_parent else Gateway(config)
 
 
+def _has_keys(config: Config) -> bool:
+    """Whether callers need one. The internal token is not what they authenticate with."""
+    return bool(config.tenants or config.redis or config.jwt)
+
+
 if __name__ == "__main__":
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # The internal token is not what callers authenticate with.
-    sys.exit(service.main("gateway", Config, build, listeners=("listen",), authenticates=lambda it: bool(it.tenants)))
+    sys.exit(service.main("gateway", Config, build, listeners=("listen",), authenticates=_has_keys))

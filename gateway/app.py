@@ -23,12 +23,11 @@ from inferway.service import STOPPED
 from inferway.settings_file import SettingsFile
 
 from .authentication import authentication
-from .cache_secret import cache_secret
 from .catalog import Catalog
 from .config import Config
-from .core.directory import FileDirectory, parse_tenants
 from .core.limits import Limits
 from .core.naming import Naming, parse_models
+from .directory.access import Access
 from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
@@ -47,6 +46,7 @@ from .routes.health import ops_routes
 from .routes.models import ONE_MODEL, make_list_models, make_one_model
 from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
+from .shared_secrets import cache_secret, key_secret
 from .worker_sessions import EmbedSpec, WorkerSessions
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Gateway:
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
-        self._tenants = SettingsFile("--tenants", config.tenants, parse_tenants, FileDirectory())
+        self._access = Access(config, key_secret(config, token).encode())
         self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value)
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.
@@ -90,6 +90,7 @@ class Gateway:
             executor=self._executor,
             cache_secret=cache_secret(config, token).encode(),
             naming=lambda: self._naming.value,
+            is_blocked=self._access.is_model_blocked,
             limits=Limits(
                 max_messages=config.max_messages, max_choices=config.max_choices, max_prompts=config.max_prompts
             ),
@@ -108,10 +109,7 @@ class Gateway:
             **ops_routes(self._readiness, registry.render),
         }
         self.routes: Routes = {**routes, OPENAPI: {"GET": make_openapi()}}
-        caller_of = authentication(
-            (lambda: self._tenants.value) if config.tenants else None,
-            anyone_may_choose_workers=config.choose_workers,
-        )
+        caller_of = authentication(self._access.directory, anyone_may_choose_workers=config.choose_workers)
         self._front = Front(self.routes, self._metrics, caller_of, self._catalog.has, config.client_write_timeout_s)
 
     async def listen(self) -> None:
@@ -140,7 +138,7 @@ class Gateway:
                 group.create_task(self._routing.run()),
                 group.create_task(self._tick()),
                 group.create_task(self._naming.run(self._metrics.settings_file("models"))),
-                group.create_task(self._tenants.run(self._metrics.settings_file("tenants"))),
+                group.create_task(self._access.run(self._metrics.settings_file)),
             ]
             if self._config.listen_fd is not None:
                 await self._wait_to_join(signals.stop)
@@ -160,6 +158,7 @@ class Gateway:
 
     async def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+        await self._access.close()
         if self._listener is not None:
             self._listener.close()
         logs.event(log, "closed")

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from inferway.config import Secret, option
 from inferway.net import host_and_port, peer
 
-# Also how the parent of several processes tells them the secret.
+from .quota.redis_connection import redis_url
+
+# Also how the parent of several processes tells them the secrets.
 CACHE_SECRET_VARIABLE = "INFERWAY_GATEWAY_CACHE_SECRET"
+KEY_SECRET_VARIABLE = "INFERWAY_GATEWAY_KEY_SECRET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,25 @@ class Config:
     insecure: bool = option(False, "accept anyone who can connect, also off loopback")
 
     models: str = option("", "file of model names, aliases and limits; re-read on change (docs/models-and-tenants.md)")
-    tenants: str = option("", "file of tenants and their keys; without one everybody is let in; re-read on change")
+    tenants: str = option(
+        "", "file of tenants and their keys; without it, --redis and --jwt everybody is let in; re-read on change"
+    )
+
+    jwt: str = option(
+        "", "file of issuers whose tokens are taken beside keys; re-read on change (docs/models-and-tenants.md)"
+    )
+    redis: Secret = option(
+        Secret(""),
+        "URL of Redis: quotas, keys, ledger; redis://, rediss://, redis+sentinel://HOST,HOST/SERVICE, redis+cluster://",
+        check=redis_url,
+    )
+    redis_prefix: str = option("inferway", "what the names of all keys in Redis begin with")
+    redis_timeout_ms: int = option(
+        100, "a call to Redis may take this long, then it counts as away", unit="ms", minimum=1
+    )
 
     choose_workers: bool = option(
-        False, "without a file of tenants: let everybody choose workers by header (docs/models-and-tenants.md)"
+        False, "without keys: let everybody choose workers by header (docs/models-and-tenants.md)"
     )
 
     max_body_bytes: int = option(16 << 20, "largest request body", unit="bytes", minimum=1)
@@ -78,4 +96,11 @@ class Config:
         env=CACHE_SECRET_VARIABLE,
     )
     cache_secret_file: str = option("", "file with that secret, read at the start; --cache-secret goes first")
+    key_secret: Secret = option(
+        Secret(""),
+        "secret under which keys are looked up, the same on every gateway; without one or its file, the first internal "
+        "token present at the start serves. Whoever changes it makes every key in Redis invalid",
+        env=KEY_SECRET_VARIABLE,
+    )
+    key_secret_file: str = option("", "file with that secret, read at the start; --key-secret goes first")
     log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))

@@ -96,7 +96,7 @@ class Front:
         self,
         routes: Routes,
         metrics: Metrics,
-        caller_of: Callable[[str], Caller],
+        caller_of: Callable[[str], Awaitable[Caller]],
         is_known_model: Callable[[str], bool],
         write_timeout_s: float,
     ) -> None:
@@ -159,7 +159,7 @@ class Front:
         if self.shutting_down and self._is_inference(request):
             raise ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again.", retry_after_s=1.0)
         if path not in _NEEDS_NO_KEY:
-            exchange.caller = self._caller_of(request.headers.get("Authorization", ""))
+            exchange.caller = await self._caller_of(request.headers.get("Authorization", ""))
             if self._is_inference(request):
                 exchange.workers = worker_choice(request.headers, exchange.caller)
         response = await handler(request, exchange)

@@ -1,7 +1,7 @@
 """The parent of several gateway processes: owns the listening socket, starts children by exec, and never serves.
 
-Children share the socket, one directory of metrics, so that any of them answers for all, and the cache secret, which
-one that starts after a rotation would otherwise derive differently. A child that dies is replaced; a signal to the
+Children share the socket, one directory of metrics, so that any of them answers for all, and the secrets, which one
+that starts after a rotation would otherwise derive differently. A child that dies is replaced; a signal to the
 parent reaches all, and so does its death: what it leaves behind would hold the port against its successor.
 """
 
@@ -21,9 +21,9 @@ from inferway.lifecycle import StopSignals, unless
 from inferway.service import STOPPED
 from inferway.tether import tethered
 
-from .cache_secret import cache_secret
-from .config import CACHE_SECRET_VARIABLE, Config
+from .config import CACHE_SECRET_VARIABLE, KEY_SECRET_VARIABLE, Config
 from .listener import open_listener
+from .shared_secrets import cache_secret, key_secret
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,11 @@ class Parent:
         """`argv` are the gateway's own flags. Raises CannotStart."""
         self._config = config
         self._argv = argv
-        self._secret = cache_secret(config, InternalToken(config.internal_token, config.internal_token_file))
+        token = InternalToken(config.internal_token, config.internal_token_file)
+        self._secrets = {
+            CACHE_SECRET_VARIABLE: str(cache_secret(config, token)),
+            KEY_SECRET_VARIABLE: str(key_secret(config, token)),
+        }
         self._listener: socket.socket | None = None
 
     async def listen(self) -> None:
@@ -52,7 +56,7 @@ class Parent:
         listener = self._listener
         assert listener is not None, "listen first"
         with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
-            environ = {**os.environ, metrics.MULTIPROC_DIR: directory, CACHE_SECRET_VARIABLE: str(self._secret)}
+            environ = {**os.environ, **self._secrets, metrics.MULTIPROC_DIR: directory}
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._config.processes):
                     group.create_task(self._keep(listener.fileno(), environ, directory, signals))

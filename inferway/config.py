@@ -213,7 +213,7 @@ def _convert(raw: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         return items
     converters: dict[type, Callable[[Any], Any]] = {int: _integer, float: _number, Secret: Secret, str: str}
     value = converters[kind](raw)
-    _check(value, raw, metadata)
+    _check(value, value if kind is Secret else raw, metadata)
     return value
 
 

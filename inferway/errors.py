@@ -51,6 +51,12 @@ class Reason(Enum):
         403, "permission_error", "worker_choice_not_allowed", "PERMISSION_DENIED", "this key may not choose workers"
     )
     KILLED = Row(403, "permission_error", "request_killed", "ABORTED", "ended by an operator while it was answered")
+    TENANT_BLOCKED = Row(
+        403, "permission_error", "tenant_blocked", "PERMISSION_DENIED", "the operator has blocked the tenant"
+    )
+    MODEL_BLOCKED = Row(
+        403, "permission_error", "model_blocked", "PERMISSION_DENIED", "the operator has blocked the model"
+    )
     MODEL_NOT_FOUND = Row(404, _INVALID, "model_not_found", "NOT_FOUND", "no such model")
     UNKNOWN_URL = Row(404, _INVALID, "unknown_url", "NOT_FOUND", "no such path")
     NOT_FOUND = Row(404, _INVALID, "not_found", "NOT_FOUND", "admin API: no such tenant, key, block or request")

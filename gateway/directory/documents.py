@@ -8,7 +8,8 @@
     PREFIX:dir:audit       stream of changes
     PREFIX:dir:changed     channel: "tenant T", "key DIGEST", "blocks", "kill ..."
 
-No key is held anywhere: it is returned once, when it is made. On a cluster the documents lie on several nodes, so
+No key is held anywhere: it is returned once, when it is made. It ends in a mark, made with the key secret, by which any
+gateway knows it for one that was once given out. On a cluster the documents lie on several nodes, so
 nothing here is one transaction. Instead, each change is an order of single commands of which every beginning is safe:
 what is taken away stops working with the first, and what is given works only once it is listed. Every change is
 announced on the channel after it is made, and gateways that hear nothing ask again within a minute.
@@ -18,6 +19,7 @@ All methods raise what the client of Redis raises when Redis is away.
 
 from __future__ import annotations
 
+import base64
 import hmac
 import secrets
 import time
@@ -33,8 +35,10 @@ from inferway.settings import SettingsError, shaped
 
 from ..core.tenants import KeyFields, Name, TenantFields, key_bytes, shaped_tenant
 
-# Of a key's text behind "sk-".
+# A key is "sk-", so many random bytes, and its mark, both in base64 for URLs.
 _KEY_BYTES = 32
+_MARK_BYTES = 6
+_MARK_CHARS = 8
 # Changes that the audit log holds, about.
 _AUDIT_LENGTH = 100_000
 
@@ -111,10 +115,6 @@ def model_subject(model: str) -> str:
     return f"model:{model}"
 
 
-def new_key() -> str:
-    return "sk-" + secrets.token_urlsafe(_KEY_BYTES)
-
-
 class Documents:
     """Reads and writes them. Holds no state and no task; the client is the caller's to close."""
 
@@ -164,6 +164,11 @@ class Documents:
         """The name under which a key is found."""
         return hmac.new(self._secret, key_bytes(key), "sha256").hexdigest()
 
+    def is_marked(self, key: str) -> bool:
+        """Whether it was made with the key secret, valid or not: no other need ever be looked up."""
+        mark = self._mark(key[:-_MARK_CHARS])
+        return hmac.compare_digest(mark.encode(), key_bytes(key[-_MARK_CHARS:]))
+
     async def keys(self, tenant_id: str) -> list[KeyDocument]:
         """All of a tenant, by name. Raises Unreadable."""
         found = [await self.key_by_digest(digest) for _, digest in sorted((await self._index(tenant_id)).items())]
@@ -180,7 +185,7 @@ class Documents:
         The text is returned here and can never be had again. Raises Taken, also for a name that is left of a call that
         broke off: to revoke it frees the name. Raises NotFound where it was revoked before it was whole.
         """
-        text = new_key()
+        text = self._new_key()
         digest = self.digest(text)
         if not await self._redis.hsetnx(self._keys(tenant_id), key_id, digest):
             raise Taken
@@ -209,7 +214,7 @@ class Documents:
         old = None if digest is None else await self.key_by_digest(digest)
         if digest is None or old is None:
             raise NotFound
-        text = new_key()
+        text = self._new_key()
         await self._redis.delete(self._key(digest))
         await self.announce(f"key {digest}")
         if not await self._replace(tenant_id, key_id, digest, self.digest(text)):
@@ -271,6 +276,14 @@ class Documents:
     async def announce(self, message: str) -> None:
         """Tell all gateways. What they do with it: changes.py."""
         await self._redis.publish(self.channel, message)
+
+    def _new_key(self) -> str:
+        text = "sk-" + secrets.token_urlsafe(_KEY_BYTES)
+        return text + self._mark(text)
+
+    def _mark(self, text: str) -> str:
+        mark = hmac.digest(self._secret, b"mark " + key_bytes(text), "sha256")[:_MARK_BYTES]
+        return base64.urlsafe_b64encode(mark).decode()
 
     def _tenant(self, tenant_id: str) -> str:
         return f"{self._prefix}tenant:{tenant_id}"

@@ -89,6 +89,8 @@ class Inference:
     naming: Callable[[], Naming]
     # Of all models and callers.
     limits: Limits
+    # Whether a model is, by any of its names.
+    is_blocked: Callable[..., bool]
 
     def find(
         self, exchange: Exchange, name: str, *, fields: Sequence[str] = (), sticky_key: str = ""
@@ -97,7 +99,7 @@ class Inference:
 
         What the name or the request's fields bring with them goes into the headers of the answer. `sticky_key` keeps
         requests that belong together on one model of an alias. Raises ApiError (MODEL_NOT_ALLOWED, MODEL_NOT_FOUND,
-        MODEL_NOT_READY).
+        MODEL_NOT_READY, MODEL_BLOCKED).
         """
         exchange.model = name
         caller = exchange.caller
@@ -107,6 +109,8 @@ class Inference:
             raise ApiError(Reason.MODEL_NOT_ALLOWED, f"This key may not use the model '{name[:200]}'.", "model")
         model = self.catalog.find(real_name)
         exchange.model = model.name
+        if self.is_blocked(name, *names_of(model)):
+            raise ApiError(Reason.MODEL_BLOCKED, f"The model '{name[:200]}' is blocked at the moment.", "model")
         naming = self.naming()
         exchange.headers.update(naming.headers((name, model.name), fields))
         if model.name != name:
@@ -339,6 +343,12 @@ def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list
 def _cache_salt(secret: bytes, caller: Caller) -> bytes:
     """That of the caller's cache domain: never chosen by the caller, the same on every gateway."""
     return hmac.digest(secret, caller.cache_domain.encode(), "sha256")[:16]
+
+
+def names_of(model: ServedModel) -> Sequence[str]:
+    """Everything that a model goes by, and the one that it is an adapter of."""
+    description = model.description
+    return (description.name, *description.aliases, *([description.parent] if description.parent else []))
 
 
 def _fault(error: Exception, exchange: Exchange) -> ApiError:

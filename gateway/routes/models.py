@@ -1,4 +1,4 @@
-"""GET /v1/models, and one of them: those that the caller's key may use."""
+"""GET /v1/models, and one of them: those that the caller's key may use and nobody has blocked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from ..catalog import ServedModel
 from ..core.naming import Naming
 from ..middleware import Exchange, Handler
-from .generate import Inference
+from .generate import Inference, names_of
 
 ONE_MODEL = "/v1/models/"
 
@@ -23,10 +23,13 @@ def make_list_models(inference: Inference) -> Handler:
         entries = [
             _entry(naming, model.name, [model])
             for model in catalog.all()
-            if model.name not in naming.aliases and caller.may_use(model.name, *model.description.aliases)
+            if model.name not in naming.aliases
+            and caller.may_use(model.name, *model.description.aliases)
+            and not inference.is_blocked(*names_of(model))
         ]
         for alias, targets in naming.aliases.items():
             models = catalog.known(targets)
+            models = [model for model in models if not inference.is_blocked(alias, *names_of(model))]
             if models and caller.may_use(alias, *targets):
                 entries.append(_entry(naming, alias, models))
         return _answer({"object": "list", "data": entries})

@@ -21,7 +21,11 @@ METRICS = Metrics(Registry("front_test"))
 
 async def answer(handler: Handler) -> bytes:
     """What a client gets whose request this handler serves."""
-    front = Front({"/v1/chat/completions": {"POST": handler}}, METRICS, lambda _: Caller("t"), lambda _: False, 1.0)
+
+    async def caller_of(_authorization: str) -> Caller:
+        return Caller("t")
+
+    front = Front({"/v1/chat/completions": {"POST": handler}}, METRICS, caller_of, lambda _: False, 1.0)
     runner = web.ServerRunner(HttpServer(front, max_header_bytes=8190, keepalive_s=5))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

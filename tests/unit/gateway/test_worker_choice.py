@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from gateway.authentication import authentication
-from gateway.core.tenants import Caller, parse_tenants
+from gateway.core.directory import parse_tenants
+from gateway.core.tenants import Caller
 from gateway.core.worker_choice import ANY_WORKER, WorkerChoice, worker_choice
 from inferway.errors import ApiError, Reason
 from inferway.settings import SettingsError
@@ -87,8 +88,8 @@ def test_only_yes_and_no_are_taken() -> None:
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_without_a_file_an_option_says_so(allowed: bool) -> None:
+async def test_without_a_file_an_option_says_so(allowed: bool) -> None:
     """For callers with a key and without one."""
     caller_of = authentication(None, anyone_may_choose_workers=allowed)
-    assert caller_of("").may_choose_workers is allowed
-    assert caller_of("Bearer k").may_choose_workers is allowed
+    assert (await caller_of("")).may_choose_workers is allowed
+    assert (await caller_of("Bearer k")).may_choose_workers is allowed

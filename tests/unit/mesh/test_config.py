@@ -149,3 +149,20 @@ def test_secrets_do_not_show() -> None:
     assert "hunter2" not in repr(sample)
     assert effective(sample)["token"] == "***"
     assert effective(Sample())["token"] == ""
+
+
+def test_a_secret_that_is_refused_does_not_show() -> None:
+    """A mistake quotes what was given, unless it is a secret."""
+
+    def refuse(text: str) -> None:
+        raise ValueError("must be a URL")
+
+    @dataclass(frozen=True)
+    class Stores:
+        """Options with a secret that is checked."""
+
+        store: Secret = option(Secret(""), "a URL with a password", check=refuse)
+
+    with pytest.raises(ConfigError) as caught:
+        load(Stores, "sample", {"INFERWAY_SAMPLE_STORE": "hunter2"}, [])
+    assert caught.value.mistakes == ["INFERWAY_SAMPLE_STORE: must be a URL, got Secret('***')"]

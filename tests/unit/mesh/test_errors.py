@@ -28,6 +28,8 @@ CONTRACT = {
     Reason.PRIORITY_NOT_ALLOWED: (403, PERMISSION, "priority_not_allowed"),
     Reason.WORKER_CHOICE_NOT_ALLOWED: (403, PERMISSION, "worker_choice_not_allowed"),
     Reason.KILLED: (403, PERMISSION, "request_killed"),
+    Reason.TENANT_BLOCKED: (403, PERMISSION, "tenant_blocked"),
+    Reason.MODEL_BLOCKED: (403, PERMISSION, "model_blocked"),
     Reason.MODEL_NOT_FOUND: (404, INVALID, "model_not_found"),
     Reason.UNKNOWN_URL: (404, INVALID, "unknown_url"),
     Reason.NOT_FOUND: (404, INVALID, "not_found"),
