@@ -62,9 +62,7 @@ class Reason(Enum):
     NOT_FOUND = Row(404, _INVALID, "not_found", "NOT_FOUND", "admin API: no such tenant, key, block or request")
     METHOD_NOT_ALLOWED = Row(405, _INVALID, "method_not_allowed", "UNIMPLEMENTED", "the path takes other methods")
     REQUEST_TIMEOUT = Row(408, _INVALID, "request_timeout", "DEADLINE_EXCEEDED", "the body did not arrive in time")
-    CONFLICT = Row(
-        409, _INVALID, "conflict", "ALREADY_EXISTS", "admin API: it is there already, or has changed"
-    )
+    CONFLICT = Row(409, _INVALID, "conflict", "ALREADY_EXISTS", "admin API: it is there already, or has changed")
     READ_ONLY = Row(409, _INVALID, "read_only", "FAILED_PRECONDITION", "admin API: what is asked for is set elsewhere")
     PAYLOAD_TOO_LARGE = Row(413, _INVALID, "payload_too_large", "OUT_OF_RANGE", "the body is above the limit")
     UNSUPPORTED_MEDIA_TYPE = Row(415, _INVALID, "unsupported_media_type", "INVALID_ARGUMENT", "not JSON")
@@ -81,7 +79,11 @@ class Reason(Enum):
         499, _INVALID, "client_too_slow", "CANCELLED", "the client did not read; its stream was cut at the buffer limit"
     )
     RATE_LIMITED = Row(
-        429, "rate_limit_error", "rate_limit_exceeded", "RESOURCE_EXHAUSTED", "above a limit of the tenant, key or model"
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "RESOURCE_EXHAUSTED",
+        "above a limit of the tenant, key or model",
     )
     INSUFFICIENT_QUOTA = Row(
         429, "insufficient_quota", "insufficient_quota", "RESOURCE_EXHAUSTED", "the day's or month's budget is spent"
