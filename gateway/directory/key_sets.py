@@ -68,6 +68,8 @@ class KeySet:
         self._last_read = -_RETRY_S
         self._reading = asyncio.Lock()
         self._seen = b""
+        # Another one with every other set of keys.
+        self.version = 0
 
     async def keys(self, algorithm: str, key_id: object) -> list[jwt.PyJWK]:
         """Those with which a token may be signed that names an algorithm and perhaps (None) a key. Raises Unread."""
@@ -103,6 +105,7 @@ class KeySet:
             if data != self._seen or self._keys is None:
                 self._keys = _key_set(data)
                 self._seen = data
+                self.version += 1
                 logs.event(log, "issuer_keys_read", source=place, keys=len({name for _, name in self._keys}))
             self._next_read = time.monotonic() + (_REFRESH_S if self._source.is_url else _FILE_REFRESH_S)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.DecodeError) as error:

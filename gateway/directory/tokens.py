@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jwt
@@ -16,13 +18,17 @@ import jwt
 from inferway import logs
 from inferway.errors import ApiError, Reason
 
-from ..core.issuers import BadClaims, Issuer, Issuers, NamedIssuer, bearer_of
-from ..core.tenants import Caller, TenantFields, caller_of
+from ..core.issuers import BadClaims, Bearer, Issuer, Issuers, NamedIssuer, bearer_of
+from ..core.remembered import Remembered
+from ..core.tenants import Caller, TenantFields, caller_of, digest_of
 from .key_sets import KeySet, Source, Unread
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
+# A token comes with every request of its bearer, and to verify it costs more than all else that a request does here.
+_MOST_JUDGED = 10_000
+_JUDGED_S = 60.0
 
 
 def looks_like_token(key: str) -> bool:
@@ -35,6 +41,18 @@ class _Refused(Exception):
         self.reason, self.issuer_name = reason, issuer_name
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A token that was found good, and on what that rests."""
+
+    bearer: Bearer
+    by: NamedIssuer
+    # Of the set of keys.
+    version: int
+    # Unix seconds.
+    until: float
+
+
 class Tokens:
     """Judges tokens by the settings in force; `run` keeps the issuers' keys fresh."""
 
@@ -43,6 +61,7 @@ class Tokens:
         self._issuers = issuers
         self._tenant = tenant
         self._key_sets: dict[Source, KeySet] = {}
+        self._judged = Remembered[_Judged](most=_MOST_JUDGED, fresh_s=_JUDGED_S, absent_s=0, oldest_s=_JUDGED_S)
 
     async def run(self) -> None:
         while True:
@@ -54,13 +73,33 @@ class Tokens:
     async def find(self, token: str) -> Caller | None:
         """Raises ApiError (AUTH_UNAVAILABLE)."""
         try:
-            return await self._bearer(token)
+            return await self._caller(token)
         except _Refused as refused:
             # For whoever finds out why; nothing of the token is said.
             logs.event(log, "token_refused", issuer=refused.issuer_name, reason=refused.reason, level=logging.DEBUG)
             return None
 
-    async def _bearer(self, token: str) -> Caller:
+    async def _caller(self, token: str) -> Caller:
+        """Raises _Refused and ApiError."""
+        digest = digest_of(token)
+        known = self._judged.get(digest, now=time.monotonic())
+        judged = known.value if known is not None else None
+        if judged is None or not self._holds(judged):
+            judged = await self._judge(token)
+            self._judged.put(digest, judged, now=time.monotonic())
+        bearer = judged.bearer
+        fields = await self._tenant(bearer.tenant_id)
+        if fields is None and bearer.must_be_listed:
+            raise _Refused("the tenant is not known", judged.by.name)
+        return caller_of(bearer.tenant_id, fields or TenantFields(), bearer.key_id, bearer.fields)
+
+    def _holds(self, judged: _Judged) -> bool:
+        """Whether it would be judged the same again: by the same settings and keys, and before its end."""
+        settings = judged.by.settings
+        is_current = self._issuers().get(settings.issuer) is judged.by
+        return is_current and self._key_set(_source(settings)).version == judged.version and time.time() < judged.until
+
+    async def _judge(self, token: str) -> _Judged:
         """Raises _Refused and ApiError."""
         try:
             header = jwt.get_unverified_header(token)
@@ -76,20 +115,19 @@ class Tokens:
             raise _Refused("the algorithm is not allowed", name)
         if "crit" in header:
             raise _Refused("it demands an extension", name)
+        key_set = self._key_set(_source(issuer))
         try:
-            keys = await self._key_set(_source(issuer)).keys(algorithm, key_id)
+            keys = await key_set.keys(algorithm, key_id)
         except Unread:
             message = "Tokens of this issuer cannot be verified at the moment; try again."
             raise ApiError(Reason.AUTH_UNAVAILABLE, message, retry_after_s=1.0) from None
+        version = key_set.version
         claims = _verified(token, keys, known)
         try:
             bearer = bearer_of(name, issuer, claims)
         except BadClaims as error:
             raise _Refused(str(error), name) from None
-        fields = await self._tenant(bearer.tenant_id)
-        if fields is None and bearer.must_be_listed:
-            raise _Refused("the tenant is not known", name)
-        return caller_of(bearer.tenant_id, fields or TenantFields(), bearer.key_id, bearer.fields)
+        return _Judged(bearer, known, version, float(claims["exp"]) + issuer.leeway_s)
 
     def _key_set(self, source: Source) -> KeySet:
         if source not in self._key_sets:
