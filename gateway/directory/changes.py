@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.asyncio.cluster import RedisCluster
 
 from inferway import logs
+from inferway.lifecycle import end_if_cancelled
 
-from .documents import Client
+from .documents import AWAY, Client
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +46,11 @@ class Changes:
     async def run(self) -> None:
         pause = _RETRY_S[0]
         while True:
+            end_if_cancelled()
             began = time.monotonic()
             try:
                 await self._listen()
-            except (RedisError, OSError, TimeoutError) as error:
+            except AWAY as error:
                 if self.is_listening:
                     fault = f"{type(error).__name__}: {error}"
                     logs.event(log, "changes_lost", error=fault, level=logging.WARNING)
@@ -59,11 +61,16 @@ class Changes:
 
     async def _listen(self) -> None:
         """Until the connection is lost, which raises."""
+        if isinstance(self._redis, RedisCluster):
+            # It knows no node before, and after a failure perhaps only those that there were.
+            await self._redis.aclose()
+            await self._redis.initialize()
         pubsub = self._redis.pubsub()
         try:
             await pubsub.subscribe(self._channel)
             heard = pinged = time.monotonic()
             while True:
+                end_if_cancelled()
                 message = await pubsub.get_message(timeout=_PING_S)
                 now = time.monotonic()
                 if message is not None:

@@ -14,7 +14,7 @@ nothing here is one transaction. Instead, each change is an order of single comm
 what is taken away stops working with the first, and what is given works only once it is listed. Every change is
 announced on the channel after it is made, and gateways that hear nothing ask again within a minute.
 
-All methods raise what the client of Redis raises when Redis is away.
+All methods raise what the client of Redis raises when Redis is away (AWAY).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
 
 from inferway.settings import SettingsError, shaped
 
@@ -43,6 +44,8 @@ _MARK_CHARS = 8
 _AUDIT_LENGTH = 100_000
 
 Client = Redis | RedisCluster
+# What a client raises when Redis is away.
+AWAY = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 # Take a name out of the list, or give it another digest (ARGV[3]), if it still has the digest that was read.
 _REPLACE = """

@@ -15,13 +15,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from redis.exceptions import RedisError
-
 from inferway import logs
+from inferway.lifecycle import end_if_cancelled
 
 from ..core.tenants import Caller, TenantFields, caller_of
 from .changes import Changes
-from .documents import Block, Documents, KeyDocument, Unreadable, key_subject, model_subject, tenant_subject
+from .documents import AWAY, Block, Documents, KeyDocument, Unreadable, key_subject, model_subject, tenant_subject
 from .lookups import Away, Lookups
 
 log = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ class RedisDirectory:
         except Unreadable as error:
             logs.event(log, "document_unreadable", error=str(error), level=logging.ERROR)
             raise Away from error
-        except (RedisError, OSError, TimeoutError) as error:
+        except AWAY as error:
             self._away_until = time.monotonic() + _AWAY_S
             fault = f"{type(error).__name__}: {error}"
             logs.event(log, "directory_away", error=fault, level=logging.WARNING)
@@ -127,9 +126,10 @@ class RedisDirectory:
                 async with asyncio.timeout(_BLOCKS_TIMEOUT_S):
                     self._blocks = await self._documents.blocks()
                 pause = _BLOCKS_S
-            except (RedisError, OSError, TimeoutError):
+            except AWAY:
                 pause = _AWAY_S
             self._settled.set()
+            end_if_cancelled()
             try:
                 async with asyncio.timeout(pause):
                     await self._blocks_due.wait()
