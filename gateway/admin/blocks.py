@@ -15,6 +15,7 @@ from .endpoints import NewBlock
 from .running import Running
 from .sources import Sources
 
+_WHERE = "Blocks are kept in Redis, for all gateways"
 # In this time every gateway that hears of changes has read the blocks anew.
 _AGAIN_S = 0.5
 
@@ -39,7 +40,7 @@ class BlockEndpoints:
         """Also for names that there are not (yet): who blocks in an emergency is not asked to spell tenants first."""
         asked = call.body
         assert isinstance(asked, NewBlock)
-        documents = self._sources.store()
+        documents = self._sources.store(_WHERE)
         subject, selection = _subject(call.places)
         after = {"reason": asked.reason, "kill": asked.kill}
         await self._audit.record(call.by, "block", subject, None, after)
@@ -54,7 +55,7 @@ class BlockEndpoints:
         return Result(shown)
 
     async def _delete(self, call: Call) -> Result:
-        documents = self._sources.store()
+        documents = self._sources.store(_WHERE)
         subject, _ = _subject(call.places)
         block = (await documents.blocks()).get(subject)
         if block is None:

@@ -17,11 +17,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import RedisError
 
 from inferway import logs
+from inferway.lifecycle import end_if_cancelled
 
-from ..directory.documents import Client
+from ..directory.documents import AWAY, Client
 from ..in_flight import Flight, InFlight, Selection
 
 log = logging.getLogger("gateway.admin")
@@ -86,6 +86,7 @@ class Running:
 
     async def run(self) -> None:
         while True:
+            end_if_cancelled()
             await self._respond(await self._waiting.get())
 
     async def _respond(self, message: str) -> None:
@@ -102,7 +103,7 @@ class Running:
         try:
             await redis.rpush(self._answers(asked.id), msgspec.json.encode(answer))
             await redis.expire(self._answers(asked.id), _KEPT_S)
-        except (RedisError, OSError, TimeoutError) as error:
+        except AWAY as error:
             logs.event(log, "ask_not_answered", level=logging.WARNING, error=str(error))
 
     def _here(self, do: Literal["list", "kill"], selection: Selection) -> _Answer:
@@ -119,7 +120,7 @@ class Running:
         if self.redis is not None:
             try:
                 others, silent = await self._others(asked)
-            except (RedisError, OSError, TimeoutError) as error:
+            except AWAY as error:
                 logs.event(log, "others_not_asked", level=logging.WARNING, error=str(error))
                 silent = None
         answers = [own, *others]
@@ -137,12 +138,14 @@ class Running:
         """Their answers, and how many gave none. Raises what the client of Redis raises."""
         redis: Any = self.redis
         receivers = await redis.publish(self.channel, f"{WORD} {msgspec.json.encode(asked).decode()}")
-        # The nodes of a cluster tell one's own subscribers only, though all get the message.
-        is_exact = not isinstance(redis, RedisCluster)
+        if isinstance(redis, RedisCluster):
+            # The message reaches all, and the answer counts those of one node.
+            counts = await redis.execute_command("PUBSUB NUMSUB", self.channel, target_nodes="all")
+            receivers = sum(number for _, number in counts)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             given = await redis.lrange(self._answers(asked.id), 0, -1)
-            if (is_exact and len(given) >= receivers) or time.monotonic() >= deadline:
+            if len(given) >= receivers or time.monotonic() >= deadline:
                 break
             await asyncio.sleep(_POLL_S)
         answers = [msgspec.json.decode(text, type=_Answer) for text in given]

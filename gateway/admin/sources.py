@@ -29,13 +29,10 @@ class Sources:
     file: Callable[[], FileDirectory]
     documents: Documents | None
 
-    def store(self) -> Documents:
-        """Where changes go. Raises ApiError (READ_ONLY)."""
+    def store(self, what: str = "Tenants and keys are set in the file of tenants (--tenants)") -> Documents:
+        """Where changes go; `what` says how it is without Redis. Raises ApiError (READ_ONLY)."""
         if self.documents is None:
-            message = (
-                "Tenants and keys are set in the file of tenants (--tenants): this gateway has no Redis (--redis)."
-            )
-            raise ApiError(Reason.READ_ONLY, message)
+            raise ApiError(Reason.READ_ONLY, f"{what}: this gateway has no Redis (--redis).")
         return self.documents
 
     def store_for(self, tenant_id: str) -> Documents:
