@@ -14,6 +14,7 @@ BENCHMARKS = (
     "tool_path",
     "request_path",
     "tokenizing",
+    "lookups",
     "decisions",
     "hop",
     "delivery",

@@ -21,7 +21,7 @@ from redis.asyncio.cluster import RedisCluster
 from inferway import logs
 from inferway.lifecycle import end_if_cancelled
 
-from ..directory.documents import AWAY, Client
+from ..directory.documents import AWAY_ERRORS, Client
 from ..in_flight import Flight, InFlight, Selection
 
 log = logging.getLogger("gateway.admin")
@@ -103,7 +103,7 @@ class Running:
         try:
             await redis.rpush(self._answers(asked.id), msgspec.json.encode(answer))
             await redis.expire(self._answers(asked.id), _KEPT_S)
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logs.event(log, "ask_not_answered", level=logging.WARNING, error=str(error))
 
     def _here(self, do: Literal["list", "kill"], selection: Selection) -> _Answer:
@@ -120,7 +120,7 @@ class Running:
         if self.redis is not None:
             try:
                 others, silent = await self._others(asked)
-            except AWAY as error:
+            except AWAY_ERRORS as error:
                 logs.event(log, "others_not_asked", level=logging.WARNING, error=str(error))
                 silent = None
         answers = [own, *others]

@@ -15,7 +15,7 @@ from inferway import logs
 from inferway.errors import ApiError, Reason, invalid
 
 from ..core.ids import is_request_id
-from ..directory.documents import AWAY, Unreadable
+from ..directory.documents import AWAY_ERRORS, Unreadable
 from ..http_server import SERVER, error_response
 from ..identity import new_request_id
 from ..middleware import read_json_body
@@ -97,7 +97,7 @@ class AdminFront:
         except Unreadable as error:
             message = f"This version does not understand what is stored: {error}. Replace it with PUT."
             raise ApiError(Reason.CONFLICT, message) from error
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logs.event(log, "admin_store_away", level=logging.WARNING, error=str(error))
             message = "Redis does not answer. What was asked for may have been done or not: ask again."
             raise ApiError(Reason.AUTH_UNAVAILABLE, message, retry_after_s=1.0) from error

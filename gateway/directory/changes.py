@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
-
-from redis.asyncio.cluster import RedisCluster
 
 from inferway import logs
 from inferway.lifecycle import end_if_cancelled
 
-from .documents import AWAY, Client
+from .documents import AWAY_ERRORS, Client
 
 log = logging.getLogger(__name__)
 
@@ -50,21 +49,21 @@ class Changes:
             began = time.monotonic()
             try:
                 await self._listen()
-            except AWAY as error:
+            except AWAY_ERRORS as error:
                 if self.is_listening:
                     fault = f"{type(error).__name__}: {error}"
                     logs.event(log, "changes_lost", error=fault, level=logging.WARNING)
             finally:
                 self._listening(False)
+            # A cluster's nodes may have other parts by now: they are found anew.
+            with suppress(*AWAY_ERRORS):
+                await self._redis.aclose()
             pause = _RETRY_S[0] if time.monotonic() - began > _SILENT_S else min(2 * pause, _RETRY_S[1])
             await asyncio.sleep(pause)
 
     async def _listen(self) -> None:
         """Until the connection is lost, which raises."""
-        if isinstance(self._redis, RedisCluster):
-            # It knows no node before, and after a failure perhaps only those that there were.
-            await self._redis.aclose()
-            await self._redis.initialize()
+        await self._redis.initialize()
         pubsub = self._redis.pubsub()
         try:
             await pubsub.subscribe(self._channel)

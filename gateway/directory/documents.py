@@ -14,7 +14,7 @@ nothing here is one transaction. Instead, each change is an order of single comm
 what is taken away stops working with the first, and what is given works only once it is listed. Every change is
 announced on the channel after it is made, and gateways that hear nothing ask again within a minute.
 
-All methods raise what the client of Redis raises when Redis is away (AWAY).
+All methods raise one of AWAY_ERRORS when Redis is away.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ _MARK_CHARS = 8
 _AUDIT_LENGTH = 100_000
 
 Client = Redis | RedisCluster
-# What a client raises when Redis is away.
-AWAY = (RedisError, RedisClusterException, OSError, TimeoutError)
+
+# What the client raises when Redis is away. A cluster's own exception is no RedisError, and a LookupError is raised for
+# a part of a cluster that no node has.
+AWAY_ERRORS = (RedisError, RedisClusterException, OSError, TimeoutError, LookupError)
 
 # Take a name out of the list, or give it another digest (ARGV[3]), if it still has the digest that was read.
 _REPLACE = """

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from inferway import logs
@@ -20,7 +21,16 @@ from inferway.lifecycle import end_if_cancelled
 
 from ..core.tenants import Caller, TenantFields, caller_of
 from .changes import Changes
-from .documents import AWAY, Block, Documents, KeyDocument, Unreadable, key_subject, model_subject, tenant_subject
+from .documents import (
+    AWAY_ERRORS,
+    Block,
+    Documents,
+    KeyDocument,
+    Unreadable,
+    key_subject,
+    model_subject,
+    tenant_subject,
+)
 from .lookups import Away, Lookups
 
 log = logging.getLogger(__name__)
@@ -32,6 +42,21 @@ _BLOCKS_S = 10.0
 _BLOCKS_TIMEOUT_S = 1.0
 # After a failure, lookups fail at once for this long instead of waiting for the same.
 _AWAY_S = 1.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A key, and who bears it as long as the tenant's document is the same."""
+
+    document: KeyDocument
+    _fields: TenantFields | None = None
+    _caller: Caller | None = None
+
+    def caller_by(self, fields: TenantFields) -> Caller:
+        if self._caller is None or fields is not self._fields:
+            self._fields = fields
+            self._caller = caller_of(self.document.tenant, fields, self.document.key_id, self.document)
+        return self._caller
 
 
 class RedisDirectory:
@@ -73,11 +98,11 @@ class RedisDirectory:
         """The bearer of a key that is valid now. Raises ApiError (AUTH_UNAVAILABLE)."""
         if not self._documents.is_marked(key):
             return None
-        document = await self._keys.get(self._documents.digest(key))
-        if document is None or not document.is_valid(time.time()):
+        known = await self._keys.get(self._documents.digest(key))
+        if known is None or not known.document.is_valid(time.time()):
             return None
-        fields = await self.tenant(document.tenant)
-        return None if fields is None else caller_of(document.tenant, fields, document.key_id, document)
+        fields = await self.tenant(known.document.tenant)
+        return None if fields is None else known.caller_by(fields)
 
     async def tenant(self, tenant_id: str) -> TenantFields | None:
         """Of the file or of Redis. Raises ApiError (AUTH_UNAVAILABLE)."""
@@ -97,8 +122,9 @@ class RedisDirectory:
         """By any of the names that it goes by."""
         return bool(self._blocks) and any(model_subject(name) in self._blocks for name in names)
 
-    async def _fetch_key(self, digest: str) -> KeyDocument | None:
-        return await self._reach(lambda: self._documents.key_by_digest(digest))
+    async def _fetch_key(self, digest: str) -> _Known | None:
+        document = await self._reach(lambda: self._documents.key_by_digest(digest))
+        return None if document is None else _Known(document)
 
     async def _fetch_tenant(self, tenant_id: str) -> TenantFields | None:
         return await self._reach(lambda: self._documents.tenant(tenant_id))
@@ -113,7 +139,7 @@ class RedisDirectory:
         except Unreadable as error:
             logs.event(log, "document_unreadable", error=str(error), level=logging.ERROR)
             raise Away from error
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             self._away_until = time.monotonic() + _AWAY_S
             fault = f"{type(error).__name__}: {error}"
             logs.event(log, "directory_away", error=fault, level=logging.WARNING)
@@ -126,7 +152,7 @@ class RedisDirectory:
                 async with asyncio.timeout(_BLOCKS_TIMEOUT_S):
                     self._blocks = await self._documents.blocks()
                 pause = _BLOCKS_S
-            except AWAY:
+            except AWAY_ERRORS:
                 pause = _AWAY_S
             self._settled.set()
             end_if_cancelled()

@@ -1,16 +1,20 @@
-"""Tenants, keys and blocks as documents in a real Valkey, alone and as a cluster."""
+"""Tenants, keys and blocks as documents in a real Valkey, alone and as a cluster, and a gateway that reads them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 
+from gateway.config import Config
 from gateway.core.quota.policy import Quota
-from gateway.core.tenants import KeyFields, TenantFields
+from gateway.core.tenants import KeyFields, TenantFields, digest_of
+from gateway.directory.access import Access
 from gateway.directory.documents import (
     Block,
     Change,
@@ -22,7 +26,10 @@ from gateway.directory.documents import (
     key_subject,
     tenant_subject,
 )
-from tests.support.valkey import Cluster, Valkey
+from inferway.config import Secret
+from inferway.errors import ApiError, Reason
+from tests.support.valkey import Cluster, Valkey, free_port
+from tests.support.waiting import PATIENCE_S, until
 
 KEY_FIELDS = KeyFields(project="apollo", models=("chat",), quota=Quota(parallel_requests=2))
 
@@ -189,3 +196,63 @@ async def test_every_change_is_announced(documents: Documents) -> None:
     await pubsub.aclose()
     assert heard == ["tenant t", f"key {digest}", "blocks", f"key {digest}"]
     assert not any(text in message for message in heard)
+
+
+@contextlib.asynccontextmanager
+async def access(folder: Path, url: str, prefix: str) -> AsyncIterator[Access]:
+    """What a gateway knows of who may call, with one key in a file beside Redis."""
+    file = folder / "tenants.yaml"
+    file.write_text(f"tenants: {{filed: {{keys: {{k: {{sha256: {digest_of('k-filed')}}}}}}}}}")
+    config = Config(tenants=str(file), redis=Secret(url), redis_prefix=prefix, redis_timeout_ms=1000)
+    access = Access(config, b"secret")
+    running = asyncio.create_task(access.run(lambda _: lambda _: None))
+    try:
+        yield access
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await access.close()
+
+
+async def test_a_gateway_that_has_never_met_redis(tmp_path: Path) -> None:
+    """The file serves; a key that may be one of Redis's is neither let in nor called wrong; others are wrong."""
+    async with access(tmp_path, f"redis://127.0.0.1:{free_port()}", "inferway") as gateway:
+        assert gateway.directory is not None
+        assert gateway.documents is not None
+        filed = await gateway.directory.find("k-filed")
+        assert filed is not None
+        assert filed.tenant_id == "filed"
+        assert await gateway.directory.find("sk-wrong") is None
+        with pytest.raises(ApiError) as caught:
+            await gateway.directory.find(gateway.documents._new_key())
+        assert caught.value.reason is Reason.AUTH_UNAVAILABLE
+
+
+async def test_changes_reach_a_gateway_through_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """Documents lie on several nodes and word of them comes from one; at the end all of them are lost."""
+    async with access(tmp_path, cluster.url, "reach") as gateway:
+        assert gateway.directory is not None
+        assert gateway.documents is not None
+        assert gateway.changes is not None
+        changes = gateway.changes
+        await until(lambda: changes.is_listening)
+        await gateway.documents.put_tenant("t", TenantFields())
+        texts = [await gateway.documents.create_key("t", f"k{number}", KeyFields()) for number in range(10)]
+        callers = [await gateway.directory.find(text) for text in texts]
+        assert [caller and caller.key_id for caller in callers] == [f"k{number}" for number in range(10)]
+        for number, text in enumerate(texts):
+            await gateway.documents.revoke_key("t", f"k{number}")
+            async with asyncio.timeout(PATIENCE_S):
+                while await gateway.directory.find(text) is not None:
+                    await asyncio.sleep(0.01)
+        kept = await gateway.documents.create_key("t", "kept", KeyFields())
+        lost = await gateway.documents.create_key("t", "lost", KeyFields())
+        found = await gateway.directory.find(kept)
+        assert found is not None
+        for node in cluster.nodes:
+            node.kill()
+        await until(lambda: not changes.is_listening)
+        assert await gateway.directory.find(kept) == found
+        with pytest.raises(ApiError):
+            await gateway.directory.find(lost)

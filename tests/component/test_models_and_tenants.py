@@ -55,6 +55,11 @@ tenants:
     keys:
       anna: {{sha256: {digest("k-anna")}}}
       intern: {{sha256: {digest("k-intern")}, models: [m2], limits: {{max_choices: 1}}}}
+  # The last is called like the domain of the first two.
+  one: {{cache_domain: shared, keys: {{k: {{sha256: {digest("k-one")}}}}}}}
+  two: {{cache_domain: shared, keys: {{k: {{sha256: {digest("k-two")}}}}}}}
+  other: {{cache_domain: another, keys: {{k: {{sha256: {digest("k-other")}}}}}}}
+  shared: {{keys: {{k: {{sha256: {digest("k-shared")}}}}}}}
 """
 
 
@@ -70,7 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mesh(folder: Path) -> Iterator[Mesh]:
     worker = ["--engine", "scripted", "--model-name", "m1,m2,other", "--record", str(folder / "record.jsonl")]
     flags = ["--models", str(folder / "models.yaml"), "--tenants", str(folder / "tenants.yaml")]
-    with Mesh(workers=[worker], gateway_args=flags) as mesh:
+    router = ["--decision-log", str(folder / "decisions.jsonl")]
+    with Mesh(workers=[worker], router_args=router, gateway_args=flags) as mesh:
         yield mesh
 
 
@@ -165,6 +171,29 @@ async def test_limits_of_bodies_and_keys(mesh: Mesh) -> None:
     assert (await ask(mesh, key="k-intern", model="m1")).status == 403
     prompts = await ask(mesh, "POST /v1/completions", model="m2", prompt=["a"] * 129)
     assert "'prompt' may have 128 items at most, got 129" in prompts.error["message"]
+
+
+async def test_tenants_of_one_cache_domain_share_and_others_do_not(mesh: Mesh, folder: Path) -> None:
+    """What the router predicts is what the engine finds: both go by the one salt of the domain."""
+    record, decisions = JsonLines(folder / "record.jsonl"), JsonLines(folder / "decisions.jsonl")
+    keys = ["k-one", "k-two", "k-other", "k-shared"]
+    cached = {}
+    for key in keys:
+        long = [{"role": "user", "content": "shared words " * 300}]
+        answer = await ask(mesh, key=key, request_id=key, model="m2", messages=long)
+        cached[key] = answer.usage["prompt_tokens_details"]["cached_tokens"]
+    assert {key for key, tokens in cached.items() if tokens > 0} == {"k-two"}
+    salts = {line["request_id"]: line["cache_salt"] for line in record.read() if line["event"] == "generate"}
+    assert salts["k-one"] == salts["k-two"]
+    assert len({salts[key] for key in keys}) == 3
+    predicted: dict[str, int] = {}
+
+    def are_written() -> bool:
+        predicted.update((line["request_id"], line["predicted_cached_tokens"]) for line in decisions.read())
+        return set(keys) <= predicted.keys()
+
+    await until(are_written)
+    assert {key: predicted[key] for key in keys} == cached
 
 
 async def test_output_is_bounded_where_nothing_is_asked_for(mesh: Mesh, folder: Path) -> None:
