@@ -121,7 +121,8 @@ def load(cls: type[T], service: str, environ: Mapping[str, str], argv: Sequence[
         try:
             values[field.name] = _convert(raw, hints[field.name], field.metadata)
         except _Mistake as mistake:
-            mistakes.append(f"{source}: {mistake}, got {mistake.value!r}")
+            shown = "" if _scalar(hints[field.name]) is Secret else f", got {mistake.value!r}"
+            mistakes.append(f"{source}: {mistake}{shown}")
     if mistakes:
         raise ConfigError(mistakes)
     return cls(**values)
@@ -213,7 +214,7 @@ def _convert(raw: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         return items
     converters: dict[type, Callable[[Any], Any]] = {int: _integer, float: _number, Secret: Secret, str: str}
     value = converters[kind](raw)
-    _check(value, value if kind is Secret else raw, metadata)
+    _check(value, raw, metadata)
     return value
 
 

@@ -83,7 +83,7 @@ class Reason(Enum):
         "rate_limit_error",
         "rate_limit_exceeded",
         "RESOURCE_EXHAUSTED",
-        "above a limit of the tenant, key or model",
+        "above a limit of tenant, key or model",
     )
     INSUFFICIENT_QUOTA = Row(
         429, "insufficient_quota", "insufficient_quota", "RESOURCE_EXHAUSTED", "the day's or month's budget is spent"

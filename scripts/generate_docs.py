@@ -23,6 +23,7 @@ from inferway.cli.requests import RequestsConfig
 from inferway.cli.status import StatusConfig
 from inferway.cli.tenants import TenantsConfig
 from inferway.cli.up import UpConfig
+from inferway.cli.usage import ExportConfig, UsageConfig
 from scripts.admin_page import admin_page
 from scripts.api_page import api_page
 
@@ -73,7 +74,9 @@ prints the same as this page.
 {service_section("`python -m inferway status`", StatusConfig, "status", level=3)}
 {service_section("`python -m inferway tenants`", TenantsConfig, "tenants", level=3)}
 {service_section("`python -m inferway unblock`", UnblockConfig, "unblock", level=3)}
-{service_section("`python -m inferway up`", UpConfig, "up", level=3)}"""
+{service_section("`python -m inferway up`", UpConfig, "up", level=3)}
+{service_section("`python -m inferway usage`", UsageConfig, "usage", level=3)}
+{service_section("`python -m inferway usage export`", ExportConfig, "usage", level=3)}"""
 
 
 def service_config(name: str) -> type:

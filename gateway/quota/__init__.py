@@ -1,1 +1,1 @@
-"""The stores of quotas and of the ledger, and what the journey of a request asks of them."""
+"""Where books are kept, for all gateways together or for one, and what becomes of settlements while they are away."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from inferway.cli import adapters, audit, blocks, drain, explain, keys, requests, simulate, status, tenants, up
+from inferway.cli import adapters, audit, blocks, drain, explain, keys, requests, simulate, status, tenants, up, usage
 
 PROG = "python -m inferway"
 
@@ -32,10 +32,11 @@ COMMANDS: Mapping[str, Command] = {
     "tenants": Command("list, show, create, change and delete tenants", tenants.main),
     "unblock": Command("take a block away", blocks.unblock),
     "up": Command("start workers, a router and a gateway on this machine and keep them running", up.main),
+    "usage": Command("sum up what tenants have used, and keep the ledger in files", usage.main),
 }
 
 
-def usage() -> str:
+def usage_text() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join([f"usage: {PROG} COMMAND [--help] ...", "", "commands:", *lines])
@@ -44,11 +45,11 @@ def usage() -> str:
 def main(argv: Sequence[str]) -> int:
     """Exit status 2 and the usage on standard error for a command that does not exist."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(usage())
+        print(usage_text())
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        print(f"inferway: there is no command {name!r}\n{usage()}", file=sys.stderr)
+        print(f"inferway: there is no command {name!r}\n{usage_text()}", file=sys.stderr)
         return 2
     try:
         return COMMANDS[name].run(os.environ, rest)

@@ -132,12 +132,16 @@ class Valkey:
 
 
 class Cluster:
-    """Three masters that share the slots evenly; `url` names them all."""
+    """Three masters that share the slots evenly, and replicas of the first; `url` names the masters."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size: int = 3, *, replicas: int = 0) -> None:
         with contextlib.ExitStack() as stack:
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port")
-            self.nodes = [stack.enter_context(Valkey(*options, str(free_port()))) for _ in range(size)]
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+            every = [
+                stack.enter_context(Valkey(*options, "--cluster-port", str(free_port())))
+                for _ in range(size + replicas)
+            ]
+            self.nodes, self.replicas = every[:size], every[size:]
             self._join()
             self._stack = stack.pop_all()
 
@@ -147,39 +151,58 @@ class Cluster:
 
     def owner(self, key: str) -> Valkey:
         """The node that has this key's slot."""
-        slot = int(self.nodes[0].call("CLUSTER", "KEYSLOT", key)[1:])
-        return next(node for node in self.nodes if self._has(node, slot))
+        return next(node for node in (*self.nodes, *self.replicas) if self._has(node, slot_of_key(node, key)))
 
     def move(self, key: str, target: Valkey) -> None:
         """Hand the key's slot with all that is in it over to another node."""
+        with self.moving(key, target):
+            pass
+
+    @contextlib.contextmanager
+    def moving(self, key: str, target: Valkey) -> Iterator[None]:
+        """The same with a pause: what is in the slot has gone over, and the slot is about to."""
         source = self.owner(key)
-        slot = int(source.call("CLUSTER", "KEYSLOT", key)[1:])
-        source_id, target_id = self._id(source), self._id(target)
-        self._ok(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
-        self._ok(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+        slot = slot_of_key(source, key)
+        self._ok(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self._id(source))
+        self._ok(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self._id(target))
         answer = source.call("CLUSTER", "GETKEYSINSLOT", slot, 1000)
         names = [line.decode() for line in answer.split(b"\r\n")[2::2]]
         if names:
             self._ok(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *names)
-        for node in (target, source, *self.nodes):
-            self._ok(node, "CLUSTER", "SETSLOT", slot, "NODE", target_id)
+        try:
+            yield
+        finally:
+            for node in (target, source, *self.nodes):
+                self._ok(node, "CLUSTER", "SETSLOT", slot, "NODE", self._id(target))
+
+    def fail_over(self) -> None:
+        """The first replica takes over from the first master, with all it has."""
+        (replica,) = self.replicas
+        self._ok(replica, "CLUSTER", "FAILOVER")
+        wait_until(lambda: b"role:master" in replica.call("INFO", "replication"), _START_S, "the failover")
 
     def close(self) -> None:
         self._stack.close()
 
     def _join(self) -> None:
         size = len(self.nodes)
+        every = [*self.nodes, *self.replicas]
         for number, node in enumerate(self.nodes):
             first, last = _CLUSTER_SLOTS * number // size, _CLUSTER_SLOTS * (number + 1) // size - 1
             self._ok(node, "CLUSTER", "ADDSLOTSRANGE", first, last)
             self._ok(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in every:
             bus = node._args[node._args.index("--cluster-port") + 1]
             self._ok(self.nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, bus)
-        wait_until(lambda: all(self._is_whole(node) for node in self.nodes), _START_S, "the cluster")
+        wait_until(lambda: all(self._is_whole(node) for node in every), _START_S, "the cluster")
+        for node in self.replicas:
+            self._ok(node, "CLUSTER", "REPLICATE", self._id(self.nodes[0]))
+        up = b"master_link_status:up"
+        wait_until(lambda: all(up in node.call("INFO", "replication") for node in self.replicas), _START_S, "replicas")
 
     def _is_whole(self, node: Valkey) -> bool:
         info = node.call("CLUSTER", "INFO").decode()
-        return "cluster_state:ok" in info and f"cluster_known_nodes:{len(self.nodes)}" in info
+        return "cluster_state:ok" in info and f"cluster_known_nodes:{len(self.nodes) + len(self.replicas)}\r" in info
 
     @staticmethod
     def _id(node: Valkey) -> str:
@@ -202,6 +225,10 @@ class Cluster:
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def slot_of_key(node: Valkey, key: str) -> int:
+    return int(node.call("CLUSTER", "KEYSLOT", key)[1:])
 
 
 @contextlib.contextmanager
