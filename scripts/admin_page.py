@@ -6,11 +6,14 @@ import msgspec
 
 from gateway.admin.credentials import LEAST_CHARACTERS, UNNAMED
 from gateway.admin.endpoints import ENDPOINTS, PREFIX, Endpoint
+from gateway.admin.usage import MOST_ENTRIES
 from gateway.core.tenants import KeyFields, TenantFields
+from inferway.usage import GROUPS
 
 
 def admin_page(note: str) -> str:
     rows = "\n".join(_row(endpoint) for endpoint in ENDPOINTS)
+    groups, entries = ", ".join(f"`{name}`" for name in GROUPS), MOST_ENTRIES
     return f"""{note}
 # For admins
 
@@ -70,6 +73,12 @@ from which it is refused; in UTC unless it says otherwise. To replace a key with
 revoke the first when nobody uses it any more (`rotate` ends the old text at once).
 
 A list of tenants goes on behind `next`: `?after=NEXT`. The audit log goes on behind its last `id`: `?before=ID`.
+
+`usage` takes `since`, `until` (a day, a time, or so long ago: `24h`) and `by` (some of {groups}, separated by
+commas). It sums up to {entries:,} entries that are still in Redis; `"is_whole": false` says that there are more,
+and that these are the first of them: `python -m inferway usage` sums them all ([usage](usage.md)). `standings`
+tells what is used now of each bound, in requests or weighted tokens, and after how long nothing would count any
+more.
 
 ## Blocks
 

@@ -20,6 +20,7 @@ from .server import AdminFront
 from .sources import Sources
 from .standings import Books, StandingEndpoints
 from .tenants import TenantEndpoints
+from .usage import UsageEndpoints
 
 # Of a call to Redis: no request of a caller waits for it, and a change that is cut short has to be looked at again.
 _REDIS_TIMEOUT_S = 2.0
@@ -82,5 +83,6 @@ def admin_front(
         **BlockEndpoints(sources, running, audit).handlers(),
         **RequestEndpoints(running, audit).handlers(),
         **StandingEndpoints(sources, books).handlers(),
+        **UsageEndpoints(running.redis, running.prefix).handlers(),
     }
     return AdminFront(credentials, handlers)

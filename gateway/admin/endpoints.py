@@ -49,6 +49,14 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     before: Annotated[str, Meta(pattern=r"^([0-9]{1,20}(-[0-9]{1,20})?)?$")] = ""
 
 
+class Period(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    # Days, times, or so long ago: 2026-11-30, 2026-11-30T12:00Z, 24h.
+    since: str = ""
+    until: str = ""
+    # Names of inferway.usage.GROUPS, separated by commas.
+    by: str = ""
+
+
 class Which(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant: str = ""
     key: str = ""
@@ -85,6 +93,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "delete_tenant", "DELETE", _TENANT, "Take a tenant away with all its keys; its ledger stays", "the tenant"
     ),
     Endpoint("standings", "GET", f"{_TENANT}/standings", "What is used of each bound now", "`standings`"),
+    Endpoint(
+        "usage",
+        "GET",
+        f"{_TENANT}/usage",
+        "Sums of its ledger in Redis, in all and by what is asked for",
+        "`groups`, `total`, `is_whole`",
+        query=Period,
+    ),
     Endpoint("list_keys", "GET", f"{_TENANT}/keys", "The keys of a tenant, by name", "`keys`"),
     Endpoint(
         "create_key",

@@ -19,6 +19,7 @@ from ..directory.documents import AWAY_ERRORS, Unreadable
 from ..http_server import SERVER, error_response
 from ..identity import new_request_id
 from ..middleware import read_json_body
+from ..quota.wire import StoreAway
 from .calls import Call, Handler, Result, in_shape
 from .credentials import AdminCredentials
 from .endpoints import ENDPOINTS, PREFIX, Endpoint, NoMatch, match
@@ -97,7 +98,7 @@ class AdminFront:
         except Unreadable as error:
             message = f"This version does not understand what is stored: {error}. Replace it with PUT."
             raise ApiError(Reason.CONFLICT, message) from error
-        except AWAY_ERRORS as error:
+        except (*AWAY_ERRORS, StoreAway) as error:
             logs.event(log, "admin_store_away", level=logging.WARNING, error=str(error))
             message = "Redis does not answer. What was asked for may have been done or not: ask again."
             raise ApiError(Reason.AUTH_UNAVAILABLE, message, retry_after_s=1.0) from error

@@ -19,6 +19,7 @@ import pytest
 
 from inferway.cli.local_file import LocalMesh, written
 from inferway.cli.main import COMMANDS
+from inferway.ledger import LedgerEntry, stream_key
 from tests.support.client import Answer, send
 from tests.support.command import inferway
 from tests.support.processes import Mesh, Process, engine_load
@@ -421,6 +422,28 @@ async def test_every_change_is_in_the_audit_log(installation: Installation) -> N
     ]
     older = (await bob.good("GET /audit", limit="2", before=fresh[0]["id"]))["changes"]
     assert older == changes[1:3]
+
+
+async def test_a_ledger_is_summed(installation: Installation) -> None:
+    """In all and by what is asked for, also of a tenant that is gone."""
+    admin = installation.admins[0]
+    for number, (key, outcome) in enumerate([("a", "ok"), ("a", "killed"), ("b", "ok")]):
+        entry = LedgerEntry(
+            reservation_id=f"r{number}", tenant="gone", key=key, outcome=outcome, prompt_tokens=10, completion_tokens=3
+        )
+        record = [*entry.record(), ("finished_ms", str(1_800_000_000_000 + number))]
+        words = [word for pair in record for word in pair]
+        installation.valkey.call("XADD", stream_key("inferway", "gone"), f"1800000000000-{number + 1}", *words)
+    usage = await admin.good("GET /tenants/gone/usage", by="key,outcome")
+    assert usage["is_whole"] is True
+    total = usage["total"]
+    assert (total["requests"], total["prompt_tokens"], total["completion_tokens"]) == (3, 30, 9)
+    assert total["outcomes"] == {"killed": 1, "ok": 2}
+    groups = [(one["key"], one["outcome"], one["requests"]) for one in usage["groups"]]
+    assert groups == [("a", "killed", 1), ("a", "ok", 1), ("b", "ok", 1)]
+    assert (await admin.good("GET /tenants/gone/usage", since="2099-01-01"))["total"]["requests"] == 0
+    for query in ({"by": "colour"}, {"since": "soon"}, {"until": "10000000000d"}):
+        assert (await admin("GET /tenants/gone/usage", **query)).status == 400
 
 
 async def test_lists_of_tenants_go_on(installation: Installation) -> None:

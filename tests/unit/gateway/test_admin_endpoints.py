@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from gateway.admin.app import admin_front
-from gateway.admin.calls import fields_of, in_shape, merged, read_time, shown_time
+from gateway.admin.calls import Call, fields_of, in_shape, merged, read_time, shown_time
 from gateway.admin.credentials import AdminCredentials
 from gateway.admin.endpoints import ENDPOINTS, KeySettings, Match, NewKey, NoMatch, match
 from gateway.admin.running import Running
-from gateway.admin.standings import all_bounds
-from gateway.core.directory import FileDirectory
+from gateway.admin.sources import Sources
+from gateway.admin.standings import StandingEndpoints, all_bounds
+from gateway.core.directory import FileDirectory, parse_tenants
+from gateway.core.quota.calls import Reserve
 from gateway.core.quota.policy import Quota
-from gateway.core.tenants import KeyFields, TenantFields, shaped_tenant
+from gateway.core.tenants import KeyFields, TenantFields, digest_of, shaped_tenant
 from gateway.in_flight import InFlight
+from gateway.quota.memory_books import MemoryBooks
 from inferway.config import Secret
 from inferway.errors import ApiError
 
@@ -142,3 +145,27 @@ def test_all_bounds_of_a_tenant() -> None:
         ("k:b|par", 3),
         ("m:big*|tpm", 2000),
     ]
+
+
+async def test_what_is_used_of_each_bound() -> None:
+    """In requests and weighted tokens, of the tenant, its keys and its models; what was reserved counts at once."""
+    quota = {"requests_per_minute": 5, "tokens_per_day": 100}
+    tenant = {"quota": quota, "keys": {"k": {"sha256": digest_of("key"), "quota": {"parallel_requests": 2}}}}
+    directory = parse_tenants({"tenants": {"t": {**tenant, "model_quotas": {"m*": {"tokens_per_minute": 50}}}}})
+    caller = directory.find("key", now=0.0)
+    assert caller is not None
+    books = MemoryBooks(clock=lambda: 1_800_000_000_000)
+    bounds = caller.quota.bounds("k", "m1")
+    await books.reserve("t", Reserve(reservation_id="r", bounds=bounds, units=12_345, lease_ms=1000))
+    handlers = StandingEndpoints(Sources(lambda: directory, None), books.standings).handlers()
+    answer = await handlers["standings"](Call("anna", {"tenant": "t"}))
+    assert [
+        (one["scope"], one["name"], one["limit"], one["used"], one["most"]) for one in answer.body["standings"]
+    ] == [
+        ("tenant", "", "requests_per_minute", 1, 5),
+        ("tenant", "", "tokens_per_day", 12.345, 100),
+        ("key", "k", "parallel_requests", 1, 2),
+        ("model", "m*", "tokens_per_minute", 12.345, 50),
+    ]
+    with pytest.raises(ApiError, match="no tenant"):
+        await handlers["standings"](Call("anna", {"tenant": "other"}))
