@@ -104,9 +104,9 @@ A request that is killed ends as `request_killed`: 403 where its answer has not 
 Its place in the queue, on the worker and in its quota is given back as if its client had left, and what was produced is
 booked. Requests may share an `X-Request-Id`: all that have it are ended. What is `sending` is left alone.
 
-`gateways` is how many processes answered, `silent` how many did not within a second (they may have just gone). `null`
-says that Redis did not answer, so that only the process that was asked has done its part; `gateways` is then 1. Without
-Redis there is only that process.
+`gateways` is how many processes answered, `silent` how many did not within three seconds (they may have just gone).
+`null` says that Redis did not answer, so that only the process that was asked has done its part; `gateways` is then 1.
+Without Redis there is only that process.
 
 ## The audit log
 

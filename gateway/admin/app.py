@@ -39,8 +39,12 @@ class Admin:
         file: Callable[[], FileDirectory],
         changes: Changes | None,
         books: Books | None = None,
+        living: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`changes` None: there is no Redis. Raises CannotStart for a port without a credential."""
+        """`changes` None: there is no Redis. `living` says how many gateways there are, where that is known.
+
+        Raises CannotStart for a port without a credential.
+        """
         credentials = admin_credentials(config)
         documents = self._client = None
         if changes is not None:
@@ -48,7 +52,7 @@ class Admin:
             self._client = redis_client(RedisUrl.parse(config.redis), timeout_s=_REDIS_TIMEOUT_S)
             documents = Documents(self._client, config.redis_prefix, key_secret)
         channel = documents.channel if documents is not None else ""
-        self._running = Running(gateway_id, in_flight, self._client, config.redis_prefix, channel)
+        self._running = Running(gateway_id, in_flight, self._client, config.redis_prefix, channel, living)
         if changes is not None:
             changes.on(WORD, self._running.on_message)
         # What the HTTP server calls; None: there is no such port.

@@ -1,7 +1,7 @@
 """Requests in flight on all gateways: every process is asked over the channel and answers into a list in Redis.
 
 The process that asks does its own part directly, so that it works for itself also while Redis is away. A process that
-does not answer within a second is counted as silent: it may be gone, or its subscription may be broken.
+does not answer in time is counted as silent: it may be gone, or its subscription may be broken.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ log = logging.getLogger("gateway.admin")
 
 # What a message on the channel begins with that is for this module.
 WORD = "ask"
-_PATIENCE_S = 1.0
+_PATIENCE_S = 3.0
 _POLL_S = 0.02
 _KEPT_S = 10
 # Requests that one process tells of.
@@ -71,6 +71,8 @@ class Running:
     redis: Client | None
     prefix: str
     channel: str
+    # How many gateways there are, where that is known: one whose subscription is broken is not among the receivers.
+    living: Callable[[], int | None] = lambda: None
     _waiting: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_MOST_WAITING))
 
     async def list(self, selection: Selection) -> Found:
@@ -142,6 +144,7 @@ class Running:
             # The message reaches all, and the answer counts those of one node.
             counts = await redis.execute_command("PUBSUB NUMSUB", self.channel, target_nodes="all")
             receivers = sum(number for _, number in counts)
+        receivers = max(receivers, self.living() or 0)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             given = await redis.lrange(self._answers(asked.id), 0, -1)

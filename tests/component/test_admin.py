@@ -129,6 +129,8 @@ def installation(folder: Path) -> Iterator[Installation]:
     scripts = ("--scripts", str(folder / "scripts.json"))
     flags = ["--tenants", str(folder / "tenants.yaml"), "--models", str(folder / "models.yaml")]
     flags += ["--admin-listen", "127.0.0.1:0", "--admin-token-file", str(folder / "tokens")]
+    # Whatever waits in these tests waits for a kill, however busy the machine is.
+    flags += ["--queue-timeout-s", "60", "--heartbeat-s", "60", "--stall-s", "60"]
     worker = ["--engine", "scripted", *scripts, "--max-running", str(PLACES), "--max-waiting", "0"]
     with (
         Valkey() as valkey,
@@ -376,7 +378,12 @@ async def test_requests_are_killed_at_every_stage(installation: Installation) ->
     )
     await until_it_is(lambda: listed("receiving"), 1)
     assert (await admin.good("DELETE /requests", tenant="staged", key="other"))["killed"] == 0
-    assert (await admin.good("DELETE /requests", tenant="staged", key="k"))["killed"] == PLACES + 2
+    ended = 0
+    async with asyncio.timeout(20):
+        # Once is enough, unless a busy gateway has just lost its subscription for a moment.
+        while ended < PLACES + 2:
+            ended += (await admin.good("DELETE /requests", tenant="staged", key="k"))["killed"]
+    assert ended == PLACES + 2
     for answer in [*await asyncio.gather(*silent), await queued]:
         assert (answer.status, answer.error["code"]) == (403, "request_killed")
     assert b"HTTP/1.1 403" in await reader.readline()
