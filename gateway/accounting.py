@@ -12,6 +12,8 @@ from inferway.redis_url import RedisUrl
 from inferway.service import CannotStart
 
 from .config import Config
+from .core.quota.calls import Standing
+from .core.quota.policy import Bound
 from .core.quota.slices import Slices
 from .metrics import Metrics
 from .quota.file_ledger import FiledBooks, FileLedger
@@ -43,18 +45,18 @@ class Accounting:
             if config.redis:
                 self._shared = _Shared(config, folder, gateway_id, registry, counts)
                 self._settling = self._shared.settling
-                self.quotas = Quotas(self._shared.books, self._settling, Slices(), metrics, lease_s=lease_s)
+                self._books: RedisBooks | MemoryBooks = self._shared.books
             elif folder is not None:
                 ledger = FileLedger(folder, gateway_id)
-                memory = MemoryBooks(write=ledger.write)
-                self._settling = Settling(FiledBooks(memory, ledger), None, counts)
-                self.quotas = Quotas(memory, self._settling, None, metrics, lease_s=lease_s)
+                self._books = MemoryBooks(write=ledger.write)
+                self._settling = Settling(FiledBooks(self._books, ledger), None, counts)
             else:
-                memory = MemoryBooks()
-                self._settling = Settling(memory, None, counts)
-                self.quotas = Quotas(memory, self._settling, None, metrics, lease_s=lease_s)
+                self._books = MemoryBooks()
+                self._settling = Settling(self._books, None, counts)
         except OSError as error:
             raise CannotStart(f"--spool-dir: {config.spool_dir} cannot be used: {error.strerror}") from error
+        slices = Slices() if self._shared is not None else None
+        self.quotas = Quotas(self._books, self._settling, slices, metrics, lease_s=lease_s)
 
     @property
     def store(self) -> str:
@@ -70,6 +72,15 @@ class Accounting:
         else:
             # Nobody could tell whether their gateway has booked them.
             session.orphans_booked([orphan.orphan_id for orphan in orphans])
+
+    @property
+    def gateways(self) -> int | None:
+        """How many share the books, as far as is known."""
+        return self._books.gateways
+
+    async def standings(self, tenant_id: str, bounds: Sequence[Bound]) -> Sequence[Standing]:
+        """How bounds of a tenant stand. Raises StoreAway."""
+        return await self._books.standings(tenant_id, bounds)
 
     async def run(self) -> None:
         """Until cancelled."""

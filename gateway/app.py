@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
-from inferway import grpc_util, logs, net
+from inferway import grpc_util, logs
 from inferway.errors import ApiError, Reason
 from inferway.lifecycle import StopSignals, wait_for
 from inferway.metrics import Registry
@@ -24,6 +24,8 @@ from inferway.settings_file import SettingsFile
 
 from .accounting import Accounting
 from .accounts import closing
+from .admin.app import Admin
+from .admin.server import AdminFront
 from .authentication import authentication
 from .catalog import Catalog
 from .config import Config
@@ -34,7 +36,7 @@ from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
-from .listener import BACKLOG, open_listener
+from .listener import BACKLOG, open_admin_listener, open_listener, shown_addresses
 from .metrics import Metrics
 from .middleware import Front, Routes
 from .openapi import PATH as OPENAPI
@@ -77,13 +79,15 @@ class Gateway:
         self._accounting = Accounting(config, gateway_id, registry, self._metrics)
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed, self._accounting.offered)
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
-        self._access = Access(config, key_secret(config, token).encode())
+        keyed = key_secret(config, token).encode()
+        self._access = Access(config, keyed)
         self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value)
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.
         self._generations: dict[Running, Sequence[Generation]] = {}
         self._draining = False
         self._listener: socket.socket | None = None
+        self._admin_listener: socket.socket | None = None
         inference = Inference(
             config=config,
             catalog=self._catalog,
@@ -122,26 +126,34 @@ class Gateway:
             closing(self._accounting.quotas),
             config.client_write_timeout_s,
         )
+        self._admin = Admin(
+            config,
+            keyed,
+            gateway_id,
+            in_flight=self._front.in_flight,
+            file=lambda: self._access.file,
+            changes=self._access.changes,
+            books=self._accounting.standings,
+            living=lambda: self._accounting.gateways,
+        )
 
     async def listen(self) -> None:
         """Raises CannotListen."""
         self._listener = open_listener(self._config)
+        self._admin_listener = open_admin_listener(self._config)
         if self._config.listen_fd is not None:
             # Ctrl-C at a terminal reaches parent and children; the parent tells its children itself.
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             return
-        address = net.shown(self._listener)
-        logs.event(log, "listening", address=address, ops_address=address)
+        logs.event(log, "listening", **shown_addresses(self._listener, self._admin_listener))
 
     async def serve(self, signals: StopSignals) -> int:
         """Until it is asked to stop and has drained."""
         assert self._listener is not None, "listen first"
-        server = HttpServer(
-            self._front, max_header_bytes=self._config.max_header_bytes, keepalive_s=self._config.keepalive_s
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
+        runner, admin_runner = self._new_runner(self._front), self._new_runner(self._admin.front)
         await runner.setup()
+        await admin_runner.setup()
         async with asyncio.TaskGroup() as group:
             parts = [
                 group.create_task(self._sessions.run()),
@@ -151,7 +163,10 @@ class Gateway:
                 group.create_task(self._naming.run(self._metrics.settings_file("models"))),
                 group.create_task(self._access.run(self._metrics.settings_file)),
                 group.create_task(self._accounting.run()),
+                group.create_task(self._admin.run()),
             ]
+            if self._admin_listener is not None:
+                await web.SockSite(admin_runner, self._admin_listener).start()
             if self._config.listen_fd is not None:
                 await self._wait_to_join(signals.stop)
             await web.SockSite(runner, self._listener, backlog=BACKLOG).start()
@@ -159,9 +174,15 @@ class Gateway:
             await self._drain(signals.stop_now)
             await runner.cleanup()
             await self._accounting.close()
+            await admin_runner.cleanup()
             for part in reversed(parts):
                 part.cancel()
         return STOPPED
+
+    def _new_runner(self, front: Front | AdminFront | None) -> web.ServerRunner:
+        config = self._config
+        server = HttpServer(front, max_header_bytes=config.max_header_bytes, keepalive_s=config.keepalive_s)
+        return web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
 
     async def _wait_to_join(self, stop: asyncio.Event) -> None:
         """One of several processes accepts beside the others once it can serve, or after a while to say why not."""
@@ -171,16 +192,18 @@ class Gateway:
 
     async def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+        await self._admin.close()
         await self._access.close()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in (self._listener, self._admin_listener):
+            if listener is not None:
+                listener.close()
         logs.event(log, "closed")
 
     async def _drain(self, stop_now: asyncio.Event) -> None:
         """Readiness goes at once; new requests are served through the delay, running ones up to the limit."""
         self._draining = True
         config = self._config
-        in_flight = self._front.in_flight
+        in_flight = len(self._front.in_flight)
         logs.event(
             log, "draining", delay_s=config.drain_delay_s, limit_s=config.drain_limit_s, requests_in_flight=in_flight
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferway.config import Secret, option
-from inferway.net import host_and_port, peer
+from inferway.net import host_and_port, no_address_or, peer
 
 from .quota.redis_connection import redis_url
 
@@ -28,6 +28,21 @@ class Config:
         (), "gRPC addresses of workers known before any router has named them", check=peer
     )
     insecure: bool = option(False, "accept anyone who can connect, also off loopback")
+
+    admin_listen: str = option(
+        "",
+        "address for admins, host:port (docs/admin.md); needs a credential of its own; none: there is no such port",
+        check=no_address_or(host_and_port),
+    )
+    admin_listen_fd: int | None = option(
+        None, "inherited listening socket instead of --admin-listen; set by the parent process"
+    )
+    admin_token: Secret = option(Secret(""), "credential of admins, 16 characters at least", env="INFERWAY_ADMIN_TOKEN")
+    admin_token_file: str = option(
+        "",
+        "file with credentials of admins, a token or a name and a token a line, re-read on change",
+        env="INFERWAY_ADMIN_TOKEN_FILE",
+    )
 
     models: str = option("", "file of model names, aliases and limits; re-read on change (docs/models-and-tenants.md)")
     tenants: str = option(

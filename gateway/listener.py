@@ -1,10 +1,11 @@
-"""The listening socket for clients: a new one, or the one that the parent process has passed on."""
+"""The listening sockets, for clients and for admins: new ones, or those that the parent process has passed on."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 import socket
+from typing import Any
 
 from inferway import net
 
@@ -22,6 +23,20 @@ def open_listener(config: Config) -> socket.socket:
     # Accepted sockets inherit it: what a client does not read waits here, where it is counted, not in the kernel.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.coalesce_bytes)
     return listener
+
+
+def open_admin_listener(config: Config) -> socket.socket | None:
+    """None where no such port is asked for. Raises CannotListen."""
+    if config.admin_listen_fd is not None:
+        return socket.socket(fileno=config.admin_listen_fd)
+    return net.bind(config.admin_listen) if config.admin_listen else None
+
+
+def shown_addresses(listener: socket.socket, admin_listener: socket.socket | None) -> dict[str, Any]:
+    """As the line in the log says them; health and metrics are on the port for clients."""
+    address = net.shown(listener)
+    addresses = {"address": address, "ops_address": address}
+    return addresses if admin_listener is None else {**addresses, "admin_address": net.shown(admin_listener)}
 
 
 def _allow_many_connections() -> None:

@@ -27,6 +27,7 @@ from .core.worker_choice import ANY_WORKER, WorkerChoice, worker_choice
 from .generation import Timing
 from .http_server import SERVER, error_response
 from .identity import new_request_id
+from .in_flight import InFlight, Progress
 from .metrics import OTHER, Metrics
 from .quota.quotas import Reservation
 
@@ -49,6 +50,8 @@ class Exchange:
     workers: WorkerChoice = ANY_WORKER
     # Empty for what is not an inference request; those get no outcome.
     model: str = ""
+    # By the name that the caller uses.
+    asked_model: str = ""
     stream: bool = False
     timing: Timing = field(default_factory=Timing)
     usage: Usage | None = None
@@ -63,10 +66,16 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
     # What became of the tool calls in the answer.
     tool_calls: Counter[str] = field(default_factory=Counter)
+    # See in_flight.Request.
+    progress: Callable[[], Progress] | None = None
+    stop: Callable[[ApiError], None] | None = None
+    task: asyncio.Task[object] | None = None
+    killed: ApiError | None = None
 
     def asks(self, model: str, *, stream: bool, max_tokens: int | None) -> None:
         """What the body says, as soon as it has been read."""
-        self.model, self.stream, self.max_tokens = model, stream, max_tokens
+        self.model = self.asked_model = model
+        self.stream, self.max_tokens = stream, max_tokens
 
     def ignores(self, fields: Sequence[str]) -> None:
         """The answer names fields that were accepted without effect."""
@@ -109,16 +118,18 @@ class Front:
         # After the drain delay: every answer closes its connection and inference is refused.
         self.shutting_down = False
         # Inference requests being answered.
-        self.in_flight = 0
+        self.in_flight = InFlight()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         route = self._route(request.path)
         exchange = Exchange(_request_id(request), time.monotonic(), route, _traceparent(request))
         outcome = OK
         status = 0
-        weight = 1 if self._is_inference(request) else 0  # a probe or a scrape is no load
-        self.in_flight += weight
-        self._metrics.in_flight.inc(weight)
+        is_load = self._is_inference(request)  # a probe or a scrape is none
+        if is_load:
+            exchange.task = asyncio.current_task()
+            self.in_flight.add(exchange)
+            self._metrics.in_flight.inc()
         try:
             response = await self._answer(request, exchange)
             status = response.status
@@ -128,7 +139,10 @@ class Front:
         except ApiError as error:
             outcome, status = error.reason.label, error.status
             return self._refuse(error, exchange)
-        except (asyncio.CancelledError, ConnectionError):
+        except (asyncio.CancelledError, ConnectionError) as gone:
+            if exchange.killed is not None and isinstance(gone, asyncio.CancelledError) and _takes_back_cancel():
+                outcome, status = exchange.killed.reason.label, exchange.killed.status
+                return self._refuse(exchange.killed, exchange)
             outcome, status = Reason.CLIENT_CLOSED_REQUEST.label, Reason.CLIENT_CLOSED_REQUEST.value.status
             raise
         except Exception:
@@ -137,8 +151,9 @@ class Front:
             outcome, status = fault.reason.label, fault.status
             return self._refuse(fault, exchange)
         finally:
-            self.in_flight -= weight
-            self._metrics.in_flight.dec(weight)
+            if is_load:
+                self.in_flight.remove(exchange)
+                self._metrics.in_flight.dec()
             if exchange.reservation is not None:
                 self._close(exchange, exchange.reservation, outcome)
             self._record(request, exchange, outcome, status, time.monotonic())
@@ -160,6 +175,7 @@ class Front:
             if self._is_inference(request):
                 exchange.workers = worker_choice(request.headers, exchange.caller)
         response = await handler(request, exchange)
+        exchange.task = None
         if self.shutting_down:
             response.force_close()
         if not response.prepared:
@@ -240,6 +256,12 @@ class Front:
             metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
             metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
             metrics.tokens.labels(model, "completion").inc(usage.completion_tokens)
+
+
+def _takes_back_cancel() -> bool:
+    """Whether this task goes on after having been cancelled once: not when its client has left as well."""
+    task = asyncio.current_task()
+    return task is not None and not task.uncancel()
 
 
 def _milliseconds(start: float, end: float) -> float | None:

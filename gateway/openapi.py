@@ -90,8 +90,9 @@ _NAMES_A_MODEL = (
 )
 _HAS_A_BODY = (Reason.REQUEST_TIMEOUT, Reason.PAYLOAD_TOO_LARGE, Reason.UNSUPPORTED_MEDIA_TYPE, Reason.SHUTTING_DOWN)
 _OF_TEXT = (*_NAMES_A_MODEL, *_HAS_A_BODY, Reason.UNSUPPORTED_VALUE, Reason.CONVERSATION_NOT_SUPPORTED)
-# Whatever can go wrong at all.
-_COMPUTES = tuple(reason for reason in Reason if reason is not Reason.METHOD_NOT_ALLOWED)
+# Whatever can go wrong at all: there are others on the port for admins.
+_HERE = tuple(reason for reason in Reason if reason not in (Reason.NOT_FOUND, Reason.CONFLICT, Reason.READ_ONLY))
+_COMPUTES = tuple(reason for reason in _HERE if reason is not Reason.METHOD_NOT_ALLOWED)
 
 
 def _tokenize(name: str) -> Operation:
@@ -169,7 +170,7 @@ def document() -> Schema:
         "paths": {path: {_method(one).lower(): _operation(path, one)} for path, one in OPERATIONS.items()},
         "components": {
             "schemas": schemas_of(structs),
-            "responses": {str(status): _failure(status) for status in _statuses(Reason)},
+            "responses": {str(status): _failure(status) for status in _statuses(_HERE)},
             "headers": HEADERS,
             "parameters": {header.id: _parameter(header) for header in REQUEST_HEADERS},
             "securitySchemes": {
@@ -285,7 +286,7 @@ def _statuses(reasons: Iterable[Reason]) -> list[int]:
 
 
 def _failure(status: int) -> Schema:
-    reasons = [reason for reason in Reason if reason.value.status == status]
+    reasons = [reason for reason in _HERE if reason.value.status == status]
     meanings = "; ".join(f"`{reason.value.code or reason.label}`: {reason.value.meaning}" for reason in reasons)
     title = HTTPStatus(status).phrase if status in set(HTTPStatus) else "Failure"
     return {

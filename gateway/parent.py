@@ -1,6 +1,6 @@
-"""The parent of several gateway processes: owns the listening socket, starts children by exec, and never serves.
+"""The parent of several gateway processes: owns the listening sockets, starts children by exec, and never serves.
 
-Children share the socket, one directory of metrics, so that any of them answers for all, and the secrets, which one
+Children share the sockets, one directory of metrics, so that any of them answers for all, and the secrets, which one
 that starts after a rotation would otherwise derive differently. A child that dies is replaced; a signal to the
 parent reaches all, and so does its death: what it leaves behind would hold the port against its successor.
 """
@@ -15,14 +15,15 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from inferway import logs, metrics, net
+from inferway import logs, metrics
 from inferway.grpc_util import InternalToken
 from inferway.lifecycle import StopSignals, unless
 from inferway.service import STOPPED
 from inferway.tether import tethered
 
+from .admin.credentials import admin_credentials
 from .config import CACHE_SECRET_VARIABLE, KEY_SECRET_VARIABLE, Config
-from .listener import open_listener
+from .listener import open_admin_listener, open_listener, shown_addresses
 from .shared_secrets import cache_secret, key_secret
 
 log = logging.getLogger(__name__)
@@ -43,35 +44,45 @@ class Parent:
             CACHE_SECRET_VARIABLE: str(cache_secret(config, token)),
             KEY_SECRET_VARIABLE: str(key_secret(config, token)),
         }
+        # Only to refuse what the children would: each reads them itself.
+        admin_credentials(config)
         self._listener: socket.socket | None = None
+        self._admin_listener: socket.socket | None = None
 
     async def listen(self) -> None:
         """Raises CannotListen."""
         self._listener = open_listener(self._config)
-        address = net.shown(self._listener)
-        logs.event(log, "listening", address=address, ops_address=address)
+        self._admin_listener = open_admin_listener(self._config)
+        logs.event(log, "listening", **shown_addresses(self._listener, self._admin_listener))
 
     async def serve(self, signals: StopSignals) -> int:
         """Keep the children alive until it is asked to stop; then let them drain."""
-        listener = self._listener
-        assert listener is not None, "listen first"
+        assert self._listener is not None, "listen first"
+        inherited = {"--listen-fd": self._listener.fileno()}
+        if self._admin_listener is not None:
+            inherited["--admin-listen-fd"] = self._admin_listener.fileno()
         with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
             environ = {**os.environ, **self._secrets, metrics.MULTIPROC_DIR: directory}
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._config.processes):
-                    group.create_task(self._keep(listener.fileno(), environ, directory, signals))
+                    group.create_task(self._keep(inherited, environ, directory, signals))
         logs.event(log, "closed")
         return STOPPED
 
     async def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for listener in (self._listener, self._admin_listener):
+            if listener is not None:
+                listener.close()
 
-    async def _keep(self, listen_fd: int, environ: Mapping[str, str], directory: str, signals: StopSignals) -> None:
+    async def _keep(
+        self, inherited: Mapping[str, int], environ: Mapping[str, str], directory: str, signals: StopSignals
+    ) -> None:
+        """`inherited` has the sockets' numbers by the flags that name them."""
+        flags = [word for flag, number in inherited.items() for word in (flag, str(number))]
         while not signals.stop.is_set():
             child = await asyncio.create_subprocess_exec(
-                *tethered([sys.executable, "-m", "gateway", *self._argv, "--listen-fd", str(listen_fd)]),
-                pass_fds=[listen_fd],
+                *tethered([sys.executable, "-m", "gateway", *self._argv, *flags]),
+                pass_fds=list(inherited.values()),
                 env=environ,
             )
             if not await unless(signals.stop, child.wait()):

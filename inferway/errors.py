@@ -50,6 +50,7 @@ class Reason(Enum):
     WORKER_CHOICE_NOT_ALLOWED = Row(
         403, "permission_error", "worker_choice_not_allowed", "PERMISSION_DENIED", "this key may not choose workers"
     )
+    KILLED = Row(403, "permission_error", "request_killed", "ABORTED", "ended by an operator while it was answered")
     TENANT_BLOCKED = Row(
         403, "permission_error", "tenant_blocked", "PERMISSION_DENIED", "the operator has blocked the tenant"
     )
@@ -58,8 +59,11 @@ class Reason(Enum):
     )
     MODEL_NOT_FOUND = Row(404, _INVALID, "model_not_found", "NOT_FOUND", "no such model")
     UNKNOWN_URL = Row(404, _INVALID, "unknown_url", "NOT_FOUND", "no such path")
+    NOT_FOUND = Row(404, _INVALID, "not_found", "NOT_FOUND", "admin API: no such tenant, key, block or request")
     METHOD_NOT_ALLOWED = Row(405, _INVALID, "method_not_allowed", "UNIMPLEMENTED", "the path takes other methods")
     REQUEST_TIMEOUT = Row(408, _INVALID, "request_timeout", "DEADLINE_EXCEEDED", "the body did not arrive in time")
+    CONFLICT = Row(409, _INVALID, "conflict", "ALREADY_EXISTS", "admin API: it is there already, or has changed")
+    READ_ONLY = Row(409, _INVALID, "read_only", "FAILED_PRECONDITION", "admin API: what is asked for is set elsewhere")
     PAYLOAD_TOO_LARGE = Row(413, _INVALID, "payload_too_large", "OUT_OF_RANGE", "the body is above the limit")
     UNSUPPORTED_MEDIA_TYPE = Row(415, _INVALID, "unsupported_media_type", "INVALID_ARGUMENT", "not JSON")
     SCHEMA_NOT_SUPPORTED = Row(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hmac
-import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from inferway import logs, net
+from inferway import net
 from inferway.api.v1 import types_pb2
 from inferway.errors import ApiError, reason_from_label
-
-log = logging.getLogger(__name__)
+from inferway.secret_file import SecretFile
 
 MAX_MESSAGE_BYTES = 64 << 20
 # A dead peer is noticed within keepalive time + timeout: 10 s.
@@ -64,9 +61,8 @@ class InternalToken:
     """
 
     def __init__(self, token: str = "", path: str = "") -> None:
-        self._path = Path(path) if path else None
-        self._stamp: tuple[int, int] | None = None
-        self._tokens: list[str] = [token] if token else []
+        self._file = SecretFile(path, "internal_token_file_unreadable") if path else None
+        self._token = token
 
     def __bool__(self) -> bool:
         return bool(self._current())
@@ -92,17 +88,8 @@ class InternalToken:
         return any(matches)
 
     def _current(self) -> list[str]:
-        if self._path is not None:
-            try:
-                stat = self._path.stat()
-                stamp = (stat.st_mtime_ns, stat.st_size)
-                if stamp != self._stamp:
-                    self._tokens = self._path.read_text().split()
-                    self._stamp = stamp
-            except (OSError, UnicodeDecodeError) as error:
-                reason = str(error)
-                logs.event(log, "internal_token_file_unreadable", level=logging.WARNING, error=reason)
-        return self._tokens
+        from_file = self._file.text().split() if self._file is not None else []
+        return from_file or ([self._token] if self._token else [])
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):

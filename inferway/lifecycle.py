@@ -40,6 +40,17 @@ class StopSignals:
             loop.add_signal_handler(number, on_signal)
 
 
+def end_if_cancelled() -> None:
+    """Raise CancelledError where this task has been asked to end and was not told.
+
+    For loops that call Redis: Python 3.11's asyncio.wait_for, with which its client sends, may keep a cancellation to
+    itself (python/cpython#86296), and a loop that goes on would hold the process up when it stops.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
     """Whether `event` is set within this time."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Callable
 from typing import NamedTuple
 
 # A name, an IPv4 address, or an IPv6 address in brackets; then the port.
@@ -35,6 +36,11 @@ def host_and_port(address: str, *, least_port: int = 0) -> HostAndPort:
 def peer(address: str) -> HostAndPort:
     """`host_and_port` for an address to connect to, where port 0 makes no sense."""
     return host_and_port(address, least_port=1)
+
+
+def no_address_or(check: Callable[[str], object]) -> Callable[[str], object]:
+    """The check of an address that may be left empty."""
+    return lambda address: check(address) if address else None
 
 
 def bind(address: str, *, backlog: int = _BACKLOG) -> socket.socket:

@@ -69,7 +69,11 @@ class FileDirectory:
 
     def keys_of(self, tenant_id: str) -> list[str]:
         """The names of a tenant's keys."""
-        return [entry.caller.key_id for entry in self._entries.values() if entry.caller.tenant_id == tenant_id]
+        return [caller.key_id for caller in self.callers_of(tenant_id)]
+
+    def callers_of(self, tenant_id: str) -> list[Caller]:
+        """The bearers of a tenant's keys."""
+        return [entry.caller for entry in self._entries.values() if entry.caller.tenant_id == tenant_id]
 
 
 def parse_tenants(raw: Any, secret: bytes = b"") -> FileDirectory:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from inferway import logs
+from inferway.lifecycle import end_if_cancelled
 
 from .documents import AWAY_ERRORS, Client
 
@@ -44,6 +45,7 @@ class Changes:
     async def run(self) -> None:
         pause = _RETRY_S[0]
         while True:
+            end_if_cancelled()
             began = time.monotonic()
             try:
                 await self._listen()
@@ -67,6 +69,7 @@ class Changes:
             await pubsub.subscribe(self._channel)
             heard = pinged = time.monotonic()
             while True:
+                end_if_cancelled()
                 message = await pubsub.get_message(timeout=_PING_S)
                 now = time.monotonic()
                 if message is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from inferway import logs
+from inferway.lifecycle import end_if_cancelled
 
 from ..core.tenants import Caller, TenantFields, caller_of
 from .changes import Changes
@@ -154,6 +155,7 @@ class RedisDirectory:
             except AWAY_ERRORS:
                 pause = _AWAY_S
             self._settled.set()
+            end_if_cancelled()
             try:
                 async with asyncio.timeout(pause):
                     await self._blocks_due.wait()

@@ -14,6 +14,7 @@ from ..core.embedding_request import embedding_answer, parse_embedding
 from ..core.generation_fields import check_ids
 from ..core.sse import Usage
 from ..generation import Timing
+from ..in_flight import Progress
 from ..middleware import Exchange, Handler
 from ..router_client import Ask
 from ..worker_sessions import EmbedSpec
@@ -56,6 +57,7 @@ def make_embeddings(inference: Inference) -> Handler:
         exchange.priority = ask.priority
         await inference.reserve(exchange, asked.model, Usage(prompt_tokens, 0))
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)
+        exchange.progress = lambda: Progress(Timing(embedding.queued, embedding.dispatched), embedding.worker_id)
         try:
             vectors = await embedding.run()
         finally:

@@ -32,6 +32,7 @@ from ..embedding import Embedding
 from ..generation import TICK_S, Plan, Sink
 from ..generation_group import Running
 from ..identity import new_answer_id
+from ..in_flight import Progress
 from ..middleware import Exchange, read_json_body
 from ..quota.quotas import Quotas, Reservation
 from ..router_client import Ask
@@ -325,6 +326,8 @@ class Inference:
         generation = self.new_generations(plans, _sinks(sink, plans))
         assert exchange.reservation is not None, "reserve first"
         exchange.reservation.running = generation
+        exchange.progress = lambda: Progress(generation.timing, generation.worker_id, generation.usage_so_far())
+        exchange.stop = generation.fail
         return generation
 
     def _finish(self, generation: Running, exchange: Exchange, reply: Reply) -> None:

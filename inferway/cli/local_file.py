@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 
 class LocalMesh(NamedTuple):
-    """The router's gRPC address, and the token of the mesh's streams."""
+    """The router's gRPC address and the token of the mesh's streams; the port for admins and its token."""
 
     router: str
     token: str
+    admin: str = ""
+    admin_token: str = ""
 
 
 @contextlib.contextmanager
@@ -47,7 +49,8 @@ def read(environ: Mapping[str, str]) -> LocalMesh | None:
         try:
             os.kill(int(path.stem), 0)
             found = json.loads(path.read_text())
-            return LocalMesh(str(found["router"]), str(found["token"]))
+            admin = (str(found.get(name, "")) for name in ("admin", "admin_token"))
+            return LocalMesh(str(found["router"]), str(found["token"]), *admin)
         except (OSError, ValueError, LookupError, TypeError):
             continue  # its process is gone, or it is no file of ours
     return None

@@ -7,7 +7,21 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from inferway.cli import adapters, drain, explain, front, simulate, status, up, usage
+from inferway.cli import (
+    adapters,
+    audit,
+    blocks,
+    drain,
+    explain,
+    front,
+    keys,
+    requests,
+    simulate,
+    status,
+    tenants,
+    up,
+    usage,
+)
 
 PROG = "python -m inferway"
 
@@ -21,11 +35,17 @@ class Command(NamedTuple):
 
 COMMANDS: Mapping[str, Command] = {
     "adapters": Command("list, load and unload LoRA adapters on running workers", adapters.main),
+    "audit": Command("show what admins have changed, and who", audit.main),
+    "block": Command("refuse a tenant, a key or a model at once, or list who is refused", blocks.block),
     "drain": Command("take a worker out, or back, and tell what still runs there", drain.main),
     "explain": Command("tell why a request went where it went, and what came of it", explain.main),
     "front": Command("print the configuration of Envoy or nginx in front of the gateways, or run it", front.main),
+    "keys": Command("list, create, change, rotate and revoke keys of tenants", keys.main),
+    "requests": Command("list what is being answered, and end it", requests.main),
     "simulate": Command("compare routing policies on a recorded trace, on computed workers", simulate.main),
     "status": Command("show workers, queues and hit rates as the routers see them", status.main),
+    "tenants": Command("list, show, create, change and delete tenants", tenants.main),
+    "unblock": Command("take a block away", blocks.unblock),
     "up": Command("start workers, a router and a gateway on this machine and keep them running", up.main),
     "usage": Command("sum up what tenants have used, and keep the ledger in files", usage.main),
 }

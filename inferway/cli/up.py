@@ -59,7 +59,9 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
     any_ports = dict.fromkeys(local_mesh.INNER_PORTS, 0)
     for tries_left, wanted in ((2, local_mesh.INNER_PORTS), (1, any_ports), (0, any_ports)):
         try:
-            ports = free_ports(wanted) | {"public": require_port(config.port)}
+            # The public one first, which has no other choice.
+            public = require_port(config.port)
+            ports = free_ports(local_mesh.beside(public, wanted)) | {"public": public}
         except PortError as error:
             say(str(error))
             return 1
@@ -92,19 +94,20 @@ async def run(config: UpConfig, ports: Mapping[str, int], environ: Mapping[str, 
         front_files=str(logs / "front"),
     )
     started = asyncio.Event()
-    token = secrets.token_urlsafe(32)
+    token, admin_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     group = ProcessGroup(
         Supervisor(tuple(children)),
         {name: (sys.executable, "-m", child.module, *child.arguments) for name, child in children.items()},
         directory=_CHECKOUT,
-        environ=local_mesh.environment(environ, token),
+        environ=local_mesh.environment(environ, token, admin_token),
         logs=logs,
         say=say,
         on_start=lambda name: started.set(),
     )
     stop_on_signals(group)
     say(f"starting {', '.join(children)}" + (f"; their logs are in {logs}" if config.verbose else ""))
-    found_by_others = local_file.written(environ, LocalMesh(f"{local_mesh.LOOPBACK}:{ports['router']}", token))
+    router, admin = (f"{local_mesh.LOOPBACK}:{ports[role]}" for role in ("router", "admin"))
+    found_by_others = local_file.written(environ, LocalMesh(router, token, admin, admin_token))
     async with asyncio.TaskGroup() as tasks:
         models = 2 if with_embeddings else 1
         watch = tasks.create_task(watch_readiness(config, ports, models, group, started))

@@ -44,7 +44,7 @@ class Process:
             stdout=self._log_file,
             stderr=self._log_file,
         )
-        self.address = self.ops_address = ""
+        self.address = self.ops_address = self.admin_address = ""
         if wait:
             try:
                 self.wait_listening()
@@ -55,6 +55,7 @@ class Process:
     def wait_listening(self) -> None:
         event = self.wait_for_event("listening")
         self.address, self.ops_address = event["address"], event.get("ops_address", "")
+        self.admin_address = event.get("admin_address", "")
 
     @property
     def pid(self) -> int:

@@ -19,6 +19,7 @@ INNER_PORTS: Mapping[str, int] = {
     "router-ops": 9100,
     # Of the gateway where a proxy has the public port.
     "gateway": 8010,
+    "admin": 8001,
 }
 
 # The embedding model's import package and, for people, what it is installed as.
@@ -30,6 +31,7 @@ NO_FRONT = "none"
 FRONTS = (NO_FRONT, "envoy", "nginx")
 
 TOKEN_VARIABLE = "INFERWAY_INTERNAL_TOKEN"
+ADMIN_TOKEN_VARIABLE = "INFERWAY_ADMIN_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def children(
     addresses = ",".join(f"{LOOPBACK}:{ports[name]}" for name in workers)
     router = f"{LOOPBACK}:{ports['router']}"
     public, gateway = f"{LOOPBACK}:{ports['public']}", f"{LOOPBACK}:{ports[gateway_port(front)]}"
+    listen_gateway = ("--listen", gateway, "--admin-listen", f"{LOOPBACK}:{ports['admin']}")
     # Nothing stands in front that would have to notice before the door closes, and who presses Ctrl-C waits.
     drain = ("--drain-delay-s", "0", "--drain-limit-s", "5")
     proxies = {}
@@ -80,7 +83,7 @@ def children(
         **workers,
         "router": Child("router", (*listen("router"), "--workers", addresses, *log)),
         "gateway": Child(
-            "gateway", ("--listen", gateway, "--routers", router, "--processes", str(processes), *drain, *log)
+            "gateway", (*listen_gateway, "--routers", router, "--processes", str(processes), *drain, *log)
         ),
     }
 
@@ -90,10 +93,16 @@ def gateway_port(front: str) -> str:
     return "public" if front == NO_FRONT else "gateway"
 
 
-def environment(environ: Mapping[str, str], token: str) -> dict[str, str]:
-    """The children's environment: the caller's, with a token that only they know."""
-    kept = {name: value for name, value in environ.items() if name != f"{TOKEN_VARIABLE}_FILE"}
-    return kept | {TOKEN_VARIABLE: token}
+def beside(public: int, wanted: Mapping[str, int]) -> dict[str, int]:
+    """The wanted ports; any port for a role whose own is taken by the public one."""
+    return {role: 0 if port == public else port for role, port in wanted.items()}
+
+
+def environment(environ: Mapping[str, str], token: str, admin_token: str) -> dict[str, str]:
+    """The children's environment: the caller's, with tokens that only they know."""
+    replaced = {TOKEN_VARIABLE: token, ADMIN_TOKEN_VARIABLE: admin_token}
+    files = {f"{name}_FILE" for name in replaced}
+    return {name: value for name, value in environ.items() if name not in files} | replaced
 
 
 def is_about_ports(lines: Sequence[str], ports: Mapping[str, int]) -> bool:

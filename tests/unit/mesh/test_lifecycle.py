@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from inferway.lifecycle import unless, wait_for
+from inferway.lifecycle import end_if_cancelled, unless, wait_for
 
 
 async def test_wait_for_tells_whether_it_came() -> None:
@@ -64,3 +65,20 @@ async def test_a_caller_that_leaves_takes_the_work_along() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ended.is_set()
+
+
+async def test_a_cancellation_that_somebody_kept_is_noticed() -> None:
+    """Where a task was asked to end it ends, though the one that it waited for went on; else nothing happens."""
+
+    async def keeps_it() -> str:
+        end_if_cancelled()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        end_if_cancelled()
+        return "went on"
+
+    task = asyncio.create_task(keeps_it())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

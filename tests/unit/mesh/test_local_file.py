@@ -13,7 +13,7 @@ import pytest
 
 from inferway.cli.local_file import LocalMesh, read, written
 
-MESH = LocalMesh("127.0.0.1:1", "token")
+MESH = LocalMesh("127.0.0.1:1", "token", "127.0.0.1:2", "admin token")
 
 
 @pytest.fixture(params=["XDG_RUNTIME_DIR", "TMPDIR"])

@@ -21,6 +21,7 @@ PORTS = {
     "embedding-worker": 5,
     "embedding-worker-ops": 6,
     "gateway": 7,
+    "admin": 8,
     "public": 8000,
 }
 BOTH = local_mesh.Models("smollm2", "minilm")
@@ -56,7 +57,9 @@ def test_processes_find_each_other() -> None:
     assert list(arguments) == ["worker", "router", "gateway"]
     assert "--listen 127.0.0.1:1 --ops-listen 127.0.0.1:2" in arguments["worker"]
     assert "--listen 127.0.0.1:3 --ops-listen 127.0.0.1:4 --workers 127.0.0.1:1" in arguments["router"]
-    assert "--listen 127.0.0.1:8000 --routers 127.0.0.1:3 --processes 1" in arguments["gateway"]
+    assert (
+        "--listen 127.0.0.1:8000 --admin-listen 127.0.0.1:7 --routers 127.0.0.1:3 --processes 1" in arguments["gateway"]
+    )
 
 
 def test_the_embedding_model_has_a_worker_of_its_own() -> None:
@@ -93,10 +96,18 @@ def test_models_are_told_apart(listed: list[tuple[str, list[str]]], expected: lo
     assert local_mesh.first_models({"id": name, "capabilities": able} for name, able in listed) == expected
 
 
-def test_the_token_is_ours_alone() -> None:
-    """The children's token replaces whatever the caller's environment says, and the rest of it is passed on."""
-    environ = {"INFERWAY_INTERNAL_TOKEN": "old", "INFERWAY_INTERNAL_TOKEN_FILE": "/secret", "HOME": "/home/me"}
-    assert local_mesh.environment(environ, "new") == {"INFERWAY_INTERNAL_TOKEN": "new", "HOME": "/home/me"}
+def test_the_tokens_are_ours_alone() -> None:
+    """The children's tokens replace whatever the caller's environment says, and the rest of it is passed on."""
+    ours = {"INFERWAY_INTERNAL_TOKEN": "new", "INFERWAY_ADMIN_TOKEN": "admin", "HOME": "/home/me"}
+    environ = {"INFERWAY_INTERNAL_TOKEN": "old", "INFERWAY_ADMIN_TOKEN_FILE": "/secret", "HOME": "/home/me"}
+    assert local_mesh.environment(environ, "new", "admin") == ours
+    environ = {"INFERWAY_ADMIN_TOKEN": "old", "INFERWAY_INTERNAL_TOKEN_FILE": "/secret", "HOME": "/home/me"}
+    assert local_mesh.environment(environ, "new", "admin") == ours
+
+
+def test_the_public_port_is_nobody_elses() -> None:
+    """A port of the inner ones that somebody wants in public leaves its role to any free port."""
+    assert local_mesh.beside(8001, {"admin": 8001, "router": 50050}) == {"admin": 0, "router": 50050}
 
 
 def test_the_greeting_fits_two_screens() -> None:
