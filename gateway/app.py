@@ -60,6 +60,8 @@ _JOIN_S = 2.0
 _JOIN_POLL_S = 0.05
 # Time for the last in-band errors to leave after the drain limit.
 _LAST_WORDS_S = 1.0
+# Time for the workers to hear of what has been booked last, or they would offer it to other gateways.
+_TELL_S = 0.1
 
 
 class Gateway:
@@ -174,6 +176,8 @@ class Gateway:
             await self._drain(signals.stop_now)
             await runner.cleanup()
             await self._accounting.close()
+            self._sessions.tell_settled()
+            await asyncio.sleep(_TELL_S)
             await admin_runner.cleanup()
             for part in reversed(parts):
                 part.cancel()

@@ -17,6 +17,7 @@ from redis.asyncio.cluster import RedisCluster
 
 from inferway import logs
 from inferway.ledger import stream_pattern, tenant_of
+from inferway.lifecycle import end_if_cancelled
 from inferway.metrics import Registry
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class LedgerWatch:
                 # That the store is away others say; looking goes on when it is back.
                 logs.event(log, "ledger_not_seen", level=logging.DEBUG, problem=str(error))
                 self._metrics.set(Seen())
+            end_if_cancelled()
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def look(self) -> Seen:
