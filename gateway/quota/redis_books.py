@@ -214,8 +214,10 @@ class RedisBooks:
 
     async def _send_reserves(self, tenant_id: str, calls: Sequence[bytes]) -> Sequence[Any]:
         keys = self.keys(tenant_id)
-        head = b"*%d\r\n%b" % (_HEAD_WORDS + _RESERVE_KEYS + 1 + _RESERVE_FIELDS * len(calls), self._reserve_head)
-        reply: Sequence[Any] = await self._store.call(keys.books, b"".join((head, keys.reserve, self._time(), *calls)))
+        head = b"*%d\r\n%b" % (_HEAD_WORDS + _RESERVE_KEYS + 2 + _RESERVE_FIELDS * len(calls), self._reserve_head)
+        reply: Sequence[Any] = await self._store.call(
+            keys.books, b"".join((head, keys.reserve, self._time(), self._remember, *calls))
+        )
         return reply
 
     async def _send_settles(self, tenant_id: str, calls: Sequence[bytes]) -> Sequence[Any]:

@@ -1,6 +1,6 @@
 -- Holds each request's place under all its bounds or under none; for one without an id it only looks.
--- KEYS: books, leases, held, settled. ARGV: a time in tests or "", then for each request: bounds, id, units, lease_ms,
--- "1" for shadow.
+-- KEYS: books, leases, held, settled. ARGV: a time in tests or "", remember_ms, then for each request: bounds, id, units,
+-- lease_ms, "1" for shadow.
 -- Answer, for each: granted, place of the bound that failed or 0, wait in ms, then used and reset in ms of each bound.
 local FIELDS = 5
 now = clock(ARGV[1])
@@ -66,19 +66,19 @@ end
 
 -- Asked twice with one id it is held once, and not at all where it has been settled: a call may come late.
 local ids, is_leased = {}, {}
-for first = 2, #ARGV, FIELDS do
+for first = 3, #ARGV, FIELDS do
     ids[#ids + 1] = ARGV[first + 1]
 end
 for i, expiry in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ids))) do
     is_leased[ids[i]] = expiry
 end
 for i, at in ipairs(redis.call('ZMSCORE', KEYS[4], unpack(ids))) do
-    is_leased[ids[i]] = is_leased[ids[i]] or at
+    is_leased[ids[i]] = is_leased[ids[i]] or at and tonumber(at) > now - tonumber(ARGV[2])
 end
 
 local expiries, leases = {}, {}
 local answers = {}
-for first = 2, #ARGV, FIELDS do
+for first = 3, #ARGV, FIELDS do
     local bounds, size = load_books(ARGV[first])
     local id, units = ARGV[first + 1], tonumber(ARGV[first + 2])
     local failed, wait = 0, 0

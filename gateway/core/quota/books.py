@@ -172,7 +172,7 @@ class QuotaBooks:
             if book.held + book.spent >= row.most and (wait := book.wait_ms(row.most, now_ms)) > wait_ms:
                 failed, wait_ms = place, wait
         is_granted = failed is None or call.is_shadow
-        is_known = call.reservation_id in self._leases or call.reservation_id in self._settled
+        is_known = call.reservation_id in self._leases or self._is_marked(call.reservation_id, now_ms)
         if is_granted and not is_known:
             for row, book in zip(rows, books, strict=True):
                 if row.counts_requests:

@@ -269,7 +269,9 @@ class Brute:
     def reserve(self, call: Reserve, now_ms: int) -> bool:
         self.expire(now_ms)
         has_room = all(self.used(bound, now_ms) < bound.most for bound in call.bounds)
-        if (has_room or call.is_shadow) and call.reservation_id not in self.leases:
+        settled_ms = self.settled.get(call.reservation_id)
+        is_known = call.reservation_id in self.leases or (settled_ms is not None and settled_ms > now_ms - REMEMBER_MS)
+        if (has_room or call.is_shadow) and not is_known:
             self.leases[call.reservation_id] = (call, now_ms)
             for bound in call.bounds:
                 if bound.kind is Kind.REQUESTS_PER_MINUTE:
