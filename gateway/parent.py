@@ -23,6 +23,7 @@ from inferway.tether import tethered
 
 from .admin.credentials import admin_credentials
 from .config import CACHE_SECRET_VARIABLE, KEY_SECRET_VARIABLE, Config
+from .directory.access import tenants_file
 from .listener import open_admin_listener, open_listener, shown_addresses
 from .shared_secrets import cache_secret, key_secret
 
@@ -46,6 +47,7 @@ class Parent:
         }
         # Only to refuse what the children would: each reads them itself.
         admin_credentials(config)
+        tenants_file(config, b"")
         self._listener: socket.socket | None = None
         self._admin_listener: socket.socket | None = None
 

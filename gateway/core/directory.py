@@ -26,8 +26,10 @@ from msgspec import Meta
 
 from inferway.settings import each, refuse, shaped, unix_s
 
+from .quota.policy import NO_QUOTA
 from .tenants import Caller, KeyFields, Name, TenantFields, caller_of, check_model_quotas, digest_of
 
+_UNSHARED = "has quotas, which several processes can only share with --redis"
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -76,8 +78,8 @@ class FileDirectory:
         return [entry.caller for entry in self._entries.values() if entry.caller.tenant_id == tenant_id]
 
 
-def parse_tenants(raw: Any, secret: bytes = b"") -> FileDirectory:
-    """`secret` keys the hashes that are held in memory. Raises SettingsError."""
+def parse_tenants(raw: Any, secret: bytes = b"", *, may_have_quotas: bool = True) -> FileDirectory:
+    """`secret` keys the hashes that are held in memory. Raises SettingsError, also for quotas where none may be."""
     tenants: dict[str, TenantFields] = {}
     entries: dict[bytes, _Entry] = {}
     mistakes = []
@@ -86,6 +88,8 @@ def parse_tenants(raw: Any, secret: bytes = b"") -> FileDirectory:
         check_model_quotas(tenant, f"tenants.{tenant_id}")
     for tenant_id, tenant in each(given, _Tenant, "tenants").items():
         tenants[tenant_id] = TenantFields(**{name: getattr(tenant, name) for name in TenantFields.__struct_fields__})
+        if (tenant.quota != NO_QUOTA or tenant.model_quotas) and not may_have_quotas:
+            mistakes.append(f"tenants.{tenant_id}: {_UNSHARED}")
         for key_id, key in each(tenant.keys, _Key, f"tenants.{tenant_id}.keys").items():
             digest = _keyed(secret, key.sha256)
             if digest in entries:
@@ -93,6 +97,8 @@ def parse_tenants(raw: Any, secret: bytes = b"") -> FileDirectory:
                 other = entries[digest].caller
                 mistakes.append(f"{place}: is that of tenants.{other.tenant_id}.keys.{other.key_id} as well")
                 continue
+            if key.quota != NO_QUOTA and not may_have_quotas:
+                mistakes.append(f"tenants.{tenant_id}.keys.{key_id}.quota: {_UNSHARED}")
             expires = float("inf") if key.expires is None else unix_s(key.expires)
             entries[digest] = _Entry(caller_of(tenant_id, tenant, key_id, key), digest, expires)
     refuse(mistakes)

@@ -24,13 +24,19 @@ from .tokens import Tokens
 _CHANGES_TIMEOUT_S = 5.0
 
 
+def tenants_file(config: Config, key_secret: bytes) -> SettingsFile[FileDirectory]:
+    """Raises CannotStart for a bad file."""
+    may_have_quotas = bool(config.redis) or config.processes == 1
+    parse = functools.partial(parse_tenants, secret=key_secret, may_have_quotas=may_have_quotas)
+    return SettingsFile("--tenants", config.tenants, parse, FileDirectory())
+
+
 class Access:
     """`run`, then `close`, always."""
 
     def __init__(self, config: Config, key_secret: bytes) -> None:
         """Raises CannotStart for a bad file."""
-        parse = functools.partial(parse_tenants, secret=key_secret)
-        self._tenants = SettingsFile("--tenants", config.tenants, parse, FileDirectory())
+        self._tenants = tenants_file(config, key_secret)
         self._issuers = SettingsFile[Issuers]("--jwt", config.jwt, parse_issuers, {})
         self._clients = []
         # None without Redis.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.client import Answer, send
 from tests.support.probes import http_json, metric
-from tests.support.processes import Mesh
+from tests.support.processes import ROOT, Mesh
 from tests.support.raw_client import EventStream
 from tests.support.tenants import Account, bearer, tenants_file
 from tests.support.valkey import Valkey
@@ -125,3 +127,13 @@ async def test_usage_is_kept_in_files_without_a_store(tmp_path: Path) -> None:
     assert (entry["tenant"], entry["key"], entry["model"], entry["outcome"]) == ("t", "k", "m-text", "ok")
     assert (entry["prompt_tokens"], entry["cached_tokens"], entry["completion_tokens"]) == ("30", "20", "20")
     assert entry["units"] == str(1000 * (10 + 10 + 20))
+
+
+def test_several_processes_do_not_start_with_quotas_of_their_own(tmp_path: Path) -> None:
+    tenants = tenants_file(tmp_path, t={"quota": {"requests_per_minute": 5}})
+    flags = ["--listen", "127.0.0.1:0", "--processes", "2", "--tenants", str(tenants)]
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", *flags], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "tenants.t: has quotas, which several processes can only share with --redis" in done.stderr

@@ -208,3 +208,21 @@ def test_mistakes(text: str, mistakes: list[str]) -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == len(mistakes)
     assert all(line.startswith(mistake) for line, mistake in zip(lines, mistakes, strict=True)), lines
+
+
+def test_quotas_that_nobody_could_share() -> None:
+    """Several processes without Redis would each grant the whole of a quota: a file that has one is refused."""
+    text = """
+tenants:
+  a: {quota: {requests_per_minute: 5}, keys: {}}
+  b: {model_quotas: {"m-*": {tokens_per_day: 5}}, keys: {}}
+  c: {keys: {k: {sha256: "%s", quota: {parallel_requests: 1}}}}
+  d: {keys: {k: {sha256: "%s"}}}
+"""
+    raw = yaml.safe_load(text % ("0" * 64, "1" * 64))
+    parse_tenants(raw)
+    with pytest.raises(SettingsError) as caught:
+        parse_tenants(raw, may_have_quotas=False)
+    sentence = "has quotas, which several processes can only share with --redis"
+    places = ["tenants.a", "tenants.b", "tenants.c.keys.k.quota"]
+    assert str(caught.value).splitlines() == [f"{place}: {sentence}" for place in places]
