@@ -47,7 +47,7 @@ test-clients: setup ## The clients of application teams, Python and Node, in .ve
 	@.venv-clients/bin/python -m pytest tests/clients $(ARGS)
 
 test-slow: setup setup-nginx ## What takes minutes: ten thousand requests, mixed traffic under failures, routers and workers killed
-	@$(PYTHON_BIN) -m pytest -m slow $(ARGS)
+	@scripts/test_slow.sh $(ARGS)
 
 test-sglang: ## The real SGLang on this CPU, in an environment of its own (3 GB; minutes)
 	@scripts/setup_sglang.sh

@@ -39,52 +39,62 @@ def most_in_a_minute(amounts: Sequence[tuple[int, int]]) -> int:
     return most
 
 
+class Asking:
+    """Two hundred clients of one tenant, who come back as soon as they are told that they may."""
+
+    def __init__(self, mesh: Mesh, tenant: str, *, tokens: int, over: float) -> None:
+        self._mesh, self._tenant, self._tokens, self._over = mesh, tenant, tokens, over
+        self.statuses: Counter[int] = Counter()
+
+    async def all(self) -> None:
+        await asyncio.gather(*(self._client(number) for number in range(200)))
+
+    async def _client(self, number: int) -> None:
+        address = self._mesh.gateways[number % 2].address
+        body = {**ASK, "max_tokens": self._tokens}
+        headers = {**bearer(self._tenant), "X-Request-Id": f"{self._tenant}.{number}"}
+        while time.monotonic() < self._over:
+            stream = await EventStream.open(address, body, headers=headers)
+            await stream.done
+            self.statuses[stream.status] += 1
+            if stream.status == 429:
+                wait_s = float(stream.header("retry-after-ms") or 0) / 1000
+                assert 0 < wait_s <= 60
+                await asyncio.sleep(min(wait_s, max(0.0, self._over - time.monotonic())))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("tokens", "binding"), [(20, "requests"), (250, "tokens")])
-async def test_two_hundred_clients_at_a_limit(tmp_path: Path, tokens: int, binding: str) -> None:
+async def test_two_hundred_clients_at_a_limit(tmp_path: Path) -> None:
     """In no sliding minute more is settled than the limit and one request; at least 95 % of it is granted."""
-    limits = {"requests_per_minute": 1000, "tokens_per_minute": 100_000}
+    quota = {"quota": {"requests_per_minute": 1000, "tokens_per_minute": 100_000}}
+    lengths = {"few": 20, "many": 250}
     scripts = tmp_path / "scripts.json"
-    scripts.write_text(json.dumps({"load": [{"text": "t ", "repeat": tokens}, {"finish": "length"}]}))
-    worker = ["--engine", "scripted", "--scripts", str(scripts), "--max-running", "400"]
+    answers = {name: [{"text": "t ", "repeat": tokens}, {"finish": "length"}] for name, tokens in lengths.items()}
+    scripts.write_text(json.dumps(answers))
+    worker = ["--engine", "scripted", "--scripts", str(scripts), "--max-running", "800"]
     with Valkey() as valkey:
-        flags = ["--tenants", str(tenants_file(tmp_path, t={"quota": limits})), "--redis", valkey.url]
+        # A machine that stands still for a moment must not look like a store that is away.
+        flags = ["--redis", valkey.url, "--redis-timeout-ms", "5000"]
+        flags += ["--tenants", str(tenants_file(tmp_path, few=quota, many=quota))]
         with Mesh(workers=[worker], num_gateways=2, gateway_args=flags) as mesh:
-            began = time.monotonic()
-            over = began + 150
-            statuses: Counter[int] = Counter()
-
-            async def client(number: int) -> None:
-                turn = 0
-                while time.monotonic() < over:
-                    turn += 1
-                    headers = {**bearer("t"), "X-Request-Id": f"load.{number}.{turn}"}
-                    address = mesh.gateways[number % 2].address
-                    body = {**ASK, "max_tokens": tokens}
-                    stream = await EventStream.open(address, body, headers=headers)
-                    await stream.done
-                    statuses[stream.status] += 1
-                    if stream.status == 429:
-                        wait_s = float(stream.header("retry-after-ms") or 0) / 1000
-                        assert 0 < wait_s <= 60
-                        await asyncio.sleep(min(wait_s, max(0.0, over - time.monotonic())))
-
-            await asyncio.gather(*(client(number) for number in range(200)))
-            account = Account(valkey, "t")
-            await until(lambda: account.leases() == 0, 5, "all is settled")
-            entries = account.entries()
-    assert set(statuses) == {200, 429}
-    assert len(entries) == statuses[200]
-    ends = [int(entry["finished_ms"]) for entry in entries]
-    units = [int(entry["units"]) for entry in entries]
-    assert most_in_a_minute([(at, 1) for at in ends]) <= 1001
-    assert most_in_a_minute(list(zip(ends, units, strict=True))) <= 100_000_000 + max(units)
-    # Two whole minutes, from when the first was full.
-    from_ms, to_ms = min(ends), min(ends) + 2 * MINUTE_MS
-    granted = [unit for at, unit in zip(ends, units, strict=True) if from_ms <= at < to_ms]
-    share = len(granted) / 2000 if binding == "requests" else sum(granted) / 200_000_000
-    assert share >= 0.95, f"{share:.3f} of the limit was granted"
+            over = time.monotonic() + 2.2 * MINUTE_MS / 1000
+            askings = {tenant: Asking(mesh, tenant, tokens=tokens, over=over) for tenant, tokens in lengths.items()}
+            await asyncio.gather(*(asking.all() for asking in askings.values()))
+            accounts = {tenant: Account(valkey, tenant) for tenant in lengths}
+            await until(lambda: not any(account.leases() for account in accounts.values()), 5, "all is settled")
+            ledgers = {tenant: account.entries() for tenant, account in accounts.items()}
+    for tenant, entries in ledgers.items():
+        assert set(askings[tenant].statuses) == {200, 429}
+        assert len(entries) == askings[tenant].statuses[200]
+        ends = [int(entry["finished_ms"]) for entry in entries]
+        units = [int(entry["units"]) for entry in entries]
+        assert most_in_a_minute([(at, 1) for at in ends]) <= 1001
+        assert most_in_a_minute(list(zip(ends, units, strict=True))) <= 100_000_000 + max(units)
+        # Two whole minutes, from the first answer on. One tenant runs into the one limit, the other into the other.
+        granted = [unit for at, unit in zip(ends, units, strict=True) if at < min(ends) + 2 * MINUTE_MS]
+        share = len(granted) / 2000 if tenant == "few" else sum(granted) / 200_000_000
+        assert share >= 0.95, f"{tenant}: {share:.3f} of the limit was granted"
 
 
 REQUESTS = 20_000
