@@ -29,6 +29,8 @@ from .worker_sessions import Orphan, WorkerSession
 
 # At the end of the process, for what has not been booked yet.
 _CLOSE_S = 5.0
+# For books of this process alone, which settles each request once.
+_REMEMBER_MS = 60_000
 
 
 class Accounting:
@@ -48,15 +50,16 @@ class Accounting:
                 self._books: RedisBooks | MemoryBooks = self._shared.books
             elif folder is not None:
                 ledger = FileLedger(folder, gateway_id)
-                self._books = MemoryBooks(write=ledger.write)
+                self._books = MemoryBooks(write=ledger.write, remember_ms=_REMEMBER_MS)
                 self._settling = Settling(FiledBooks(self._books, ledger), None, counts)
             else:
-                self._books = MemoryBooks()
+                self._books = MemoryBooks(remember_ms=_REMEMBER_MS)
                 self._settling = Settling(self._books, None, counts)
         except OSError as error:
             raise CannotStart(f"--spool-dir: {config.spool_dir} cannot be used: {error.strerror}") from error
         slices = Slices() if self._shared is not None else None
-        self.quotas = Quotas(self._books, self._settling, slices, metrics, lease_s=lease_s)
+        has_ledger = self._shared is not None or folder is not None
+        self.quotas = Quotas(self._books, self._settling, slices, metrics, lease_s=lease_s, has_ledger=has_ledger)
 
     @property
     def store(self) -> str:

@@ -14,5 +14,9 @@ others=${PIPESTATUS[0]}
 wait $waiting
 over=$?
 cat "$out/over_time"
+# Where a filter leaves none of them.
+none=5
+[ "$others" -eq $none ] && others=0
+[ "$over" -eq $none ] && over=0
 scripts/summary.sh 0 0 $((SECONDS - started)) "$out/others" "$others" "$out/over_time" "$over"
 [ "$others" -eq 0 ] && [ "$over" -eq 0 ]

@@ -46,6 +46,10 @@ class Books(Protocol):
     def gateways(self) -> int | None:
         """How many live, as far as is known; None: the store has never been met."""
 
+    @property
+    def away(self) -> str:
+        """Why they cannot be asked; "" where they can."""
+
     async def reserve(self, tenant_id: str, call: Reserve) -> Verdict:
         """Raises StoreAway."""
 
@@ -68,12 +72,23 @@ class Reservation:
 
 class Quotas:
     def __init__(
-        self, books: Books, settling: Settling, slices: Slices | None, metrics: Metrics, *, lease_s: float
+        self,
+        books: Books,
+        settling: Settling,
+        slices: Slices | None,
+        metrics: Metrics,
+        *,
+        lease_s: float,
+        has_ledger: bool,
     ) -> None:
-        """`slices` decide while the books are away; None where the books are this process's own."""
+        """`slices` decide while the books are away; None where the books are this process's own.
+
+        Without a ledger requests that no bound counts are not told to anybody.
+        """
         self._books = books
         self._settling = settling
         self._slices = slices
+        self._has_ledger = has_ledger
         self._metrics = metrics
         self._lease_ms = round(lease_s * 1000)
         self._rng = random.Random()
@@ -82,6 +97,11 @@ class Quotas:
         self._uncounted: dict[str, Callable[[], None]] = {}
         # Something was granted without the books that they have not been told of yet.
         self._is_alone = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another gateway could book what this one has not."""
+        return self._slices is not None
 
     async def run(self) -> None:
         """Until cancelled: when the books are back, they are told first what has been granted without them."""
@@ -132,12 +152,12 @@ class Quotas:
     async def _verdict(self, reservation: Reservation, call: Reserve) -> Verdict | None:
         """None: granted without having counted."""
         tenant_id = reservation.caller.tenant_id
-        if self._is_alone:
+        if self._is_alone or self._books.away:
             return self._alone(reservation, call)
         try:
             verdict = await self._books.reserve(tenant_id, call)
         except StoreAway:
-            return self._alone(reservation, call)
+            return self._alone(reservation, call, was_asked=True)
         except asyncio.CancelledError:
             self._void(reservation)
             raise
@@ -146,8 +166,8 @@ class Quotas:
         self._decided("shared", verdict)
         return verdict
 
-    def _alone(self, reservation: Reservation, call: Reserve) -> Verdict | None:
-        """The store is away, or has not answered in time, and may have granted this all the same."""
+    def _alone(self, reservation: Reservation, call: Reserve, *, was_asked: bool = False) -> Verdict | None:
+        """The store is away, or was asked and has not answered in time: then it may have granted this all the same."""
         caller = reservation.caller
         gateways = self._books.gateways
         if caller.quota.outage == "open":
@@ -155,11 +175,12 @@ class Quotas:
             return None
         if caller.quota.outage == "closed" or self._slices is None or not gateways:
             self._metrics.quota_decisions.labels("closed").inc()
-            self._void(reservation)
+            if was_asked:
+                self._void(reservation)
             raise store_away_error(rng=self._rng)
         self._is_alone = True
         verdict = self._slices.reserve(caller.tenant_id, call, gateways=gateways, now_ms=_now_ms())
-        if not verdict.is_granted:
+        if was_asked and not verdict.is_granted:
             self._void(reservation)
         self._decided("local", verdict)
         return verdict
@@ -179,9 +200,11 @@ class Quotas:
         Where something was aborted, the engine's own count is waited for, aside.
         """
         running = reservation.running
-        if running is None or usage is None or running.counted.done():
-            exact = running.counted.result() if running is not None and usage is not None else usage
-            self._settle(reservation, entry, exact)
+        if running is None or usage is None:
+            self._settle(reservation, entry, usage)
+            return
+        if running.counted.done():
+            self._settle(reservation, entry, _exact(running, usage))
             return
         ended = time.monotonic()
         key = reservation.reservation_id
@@ -190,8 +213,9 @@ class Quotas:
             """With the count that there is by now."""
             if self._uncounted.pop(key, None) is not None:
                 timer.cancel()
-                last = running.counted.result() if running.counted.done() else usage
-                self._settle(reservation, entry, last, age_ms=round((time.monotonic() - ended) * 1000))
+                self._settle(
+                    reservation, entry, _exact(running, usage), age_ms=round((time.monotonic() - ended) * 1000)
+                )
 
         timer = asyncio.get_running_loop().call_later(_COUNT_S, settle)
         self._uncounted[key] = settle
@@ -221,8 +245,17 @@ class Quotas:
         tenant_id, running = reservation.caller.tenant_id, reservation.running
         if self._slices is not None and settlement.bounds:
             self._slices.settle(tenant_id, settlement, now_ms=_now_ms())
-        if settlement.bounds or settlement.record:
+        if settlement.bounds or self._has_ledger:
             self._settling.book(tenant_id, settlement, running.settled if running is not None else _nothing)
+
+
+def _exact(running: Running, usage: Usage) -> Usage:
+    """By the engine's count, where it has come. Only the gateway knows what of it were thoughts."""
+    if not running.counted.done():
+        return usage
+    counted = running.counted.result()
+    thoughts = max(counted.reasoning_tokens, usage.reasoning_tokens)
+    return replace(counted, reasoning_tokens=min(thoughts, counted.completion_tokens))
 
 
 def _now_ms() -> int:

@@ -164,9 +164,10 @@ class Inference:
         plans = [self._plan(model, limits, asked, prompt, exchange, reply.param) for prompt in prompts]
         exchange.priority = plans[0].ask.priority
         reservation = await self.reserve(exchange, asked.model, _most(plans))
-        plans = [
-            replace(plan, settlement=note(exchange, reservation, prompt=place)) for place, plan in enumerate(plans)
-        ]
+        if self.quotas.is_shared:
+            plans = [
+                replace(plan, settlement=note(exchange, reservation, prompt=place)) for place, plan in enumerate(plans)
+            ]
         answer = Answer(
             new_answer_id(reply.id_prefix), int(time.time()), asked.model, model.fingerprint, asked.service_tier or ""
         )

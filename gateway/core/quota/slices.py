@@ -22,13 +22,15 @@ from .policy import Bound
 
 # A tenant that has asked for nothing for longest is forgotten beyond this number.
 _MOST_TENANTS = 10_000
+# One gateway settles each of its requests once; what is settled twice is told apart by the books of all.
+_REMEMBER_MS = 60_000
 
 
 class _Tenant:
     __slots__ = ("books", "heard")
 
     def __init__(self) -> None:
-        self.books = QuotaBooks()
+        self.books = QuotaBooks(remember_ms=_REMEMBER_MS)
         # By the name of a budget: what all had spent of it when the store was last heard of, and this gateway alone.
         self.heard: dict[str, tuple[int, int]] = {}
 
