@@ -46,10 +46,6 @@ class Books(Protocol):
     def gateways(self) -> int | None:
         """How many live, as far as is known; None: the store has never been met."""
 
-    @property
-    def away(self) -> str:
-        """Why they cannot be asked; "" where they can."""
-
     async def reserve(self, tenant_id: str, call: Reserve) -> Verdict:
         """Raises StoreAway."""
 
@@ -152,12 +148,12 @@ class Quotas:
     async def _verdict(self, reservation: Reservation, call: Reserve) -> Verdict | None:
         """None: granted without having counted."""
         tenant_id = reservation.caller.tenant_id
-        if self._is_alone or self._books.away:
+        if self._is_alone:
             return self._alone(reservation, call)
         try:
             verdict = await self._books.reserve(tenant_id, call)
-        except StoreAway:
-            return self._alone(reservation, call, was_asked=True)
+        except StoreAway as away:
+            return self._alone(reservation, call, in_doubt=away.in_doubt)
         except asyncio.CancelledError:
             self._void(reservation)
             raise
@@ -166,8 +162,8 @@ class Quotas:
         self._decided("shared", verdict)
         return verdict
 
-    def _alone(self, reservation: Reservation, call: Reserve, *, was_asked: bool = False) -> Verdict | None:
-        """The store is away, or was asked and has not answered in time: then it may have granted this all the same."""
+    def _alone(self, reservation: Reservation, call: Reserve, *, in_doubt: bool = False) -> Verdict | None:
+        """Decide without the books. `in_doubt`: they may have granted this all the same."""
         caller = reservation.caller
         gateways = self._books.gateways
         if caller.quota.outage == "open":
@@ -175,12 +171,12 @@ class Quotas:
             return None
         if caller.quota.outage == "closed" or self._slices is None or not gateways:
             self._metrics.quota_decisions.labels("closed").inc()
-            if was_asked:
+            if in_doubt:
                 self._void(reservation)
             raise store_away_error(rng=self._rng)
         self._is_alone = True
         verdict = self._slices.reserve(caller.tenant_id, call, gateways=gateways, now_ms=_now_ms())
-        if was_asked and not verdict.is_granted:
+        if in_doubt and not verdict.is_granted:
             self._void(reservation)
         self._decided("local", verdict)
         return verdict

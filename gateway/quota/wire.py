@@ -25,12 +25,12 @@ _SECOND_LOOK_S = 0.005
 class StoreAway(Exception):
     """Redis cannot answer now. `reason` is a word for metrics and logs: "timeout", "connection", "READONLY", ...
 
-    What was asked may have been done all the same where the reason is "timeout" or "connection".
+    `in_doubt`: what was asked may have been done all the same.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.in_doubt = reason, in_doubt
 
 
 class _Waiting(NamedTuple):
@@ -121,7 +121,7 @@ class Wire(asyncio.Protocol):
                 self._is_second_look = True
                 self._timer = self._loop.call_at(now + _SECOND_LOOK_S, self._look)
                 return
-            waiting.answer.set_exception(StoreAway("timeout"))
+            waiting.answer.set_exception(StoreAway("timeout", in_doubt=True))
         self._is_second_look = False
 
     def _end(self, reason: str) -> None:
@@ -132,7 +132,7 @@ class Wire(asyncio.Protocol):
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
             if not call.answer.done():
-                call.answer.set_exception(StoreAway(reason))
+                call.answer.set_exception(StoreAway(reason, in_doubt=True))
 
 
 def encode(*words: str | bytes | int) -> bytes:
