@@ -18,7 +18,8 @@ from inferway.front.envoy import envoy_yaml
 from inferway.front.nginx import nginx_conf
 from inferway.front.settings import PROXIES, FrontConfig
 from scripts.chart_values import camel_case, option_names, service_config
-from tests.support.chart import VALUE_SETS, Rendered, refusal, value_set, variables, with_values
+from tests.support.api_server import api_server
+from tests.support.chart import NAMESPACE, VALUE_SETS, Rendered, refusal, value_set, variables, with_values
 
 # They come with quotas in Redis and the ledger.
 _TO_COME = {
@@ -252,3 +253,27 @@ def test_checksums_follow_what_is_read_at_the_start() -> None:
     assert changed(*scripts) == {"worker-a"}
     models = [{"gateway": {"models": {"aliases": {"chat": model}}}} for model in "xy"]
     assert changed(*models) == set()
+
+
+def test_secrets_are_kept_over_upgrades(tmp_path: Path) -> None:
+    """With the first installation's Secrets in the cluster, an upgrade makes none anew, also one that has grown."""
+    first = with_values({})
+    secrets = first.of("Secret")
+    for one in secrets:
+        one["metadata"]["annotations"] |= {
+            "meta.helm.sh/release-name": "mesh",
+            "meta.helm.sh/release-namespace": NAMESPACE,
+        }
+        if one["metadata"]["name"].endswith("-internal"):
+            one["data"]["token"] = base64.b64encode(b"old\nnew").decode()
+        # As one from before a key was added to it.
+        one["data"].pop("key-secret", None)
+    kinds = sorted({(one["apiVersion"], one["kind"]) for one in first.objects})
+    with api_server(tmp_path, kinds, secrets) as kubeconfig:
+        flags = ["--dry-run=server", "--disable-openapi-validation", "--kubeconfig", str(kubeconfig)]
+        upgraded = with_values({}, *flags)
+    given, kept = ({one["metadata"]["name"]: one["data"] for one in some} for some in (secrets, upgraded.of("Secret")))
+    assert given.keys() == kept.keys()
+    for name, data in given.items():
+        assert data.items() <= kept[name].items()
+    assert len(kept["mesh-inferway-gateway"]["key-secret"]) >= 48

@@ -69,8 +69,8 @@ def value_set(name: str) -> Rendered:
     return _rendered(("-f", str(CHART / "ci" / f"{name}-values.yaml")))
 
 
-def with_values(values: Mapping[str, Any]) -> Rendered:
-    return _render(("-f", "-"), yaml.safe_dump(dict(values)))
+def with_values(values: Mapping[str, Any], *flags: str) -> Rendered:
+    return _render(("-f", "-", *flags), yaml.safe_dump(dict(values)))
 
 
 def refusal(values: Mapping[str, Any]) -> str:
