@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-nginx run test test-unit test-component test-e2e test-clients test-slow \
-	test-sglang bench protos format lint types check docs clean
+	test-sglang helm-test bench protos format lint types check docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ test-sglang: ## The real SGLang on this CPU, in an environment of its own (3 GB;
 	@.venv-sglang/bin/python -m scripts.prepare_sglang_models >/dev/null
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-sglang/bin/python -m pytest -W ignore --timeout 600 \
 		tests/component/test_engine_conformance.py tests/sglang -k sglang $(ARGS)
+
+helm-test: ## The chart: lint, rendered with all of helm/inferway/ci, validated and scanned (Helm is fetched; minutes)
+	@scripts/setup.sh $(DEV_EXTRAS) helm
+	@scripts/setup_helm.sh
+	@HELM=$${HELM:-$(CURDIR)/.cache/helm/helm} $(PYTHON_BIN) -m pytest tests/helm tests/cases/test_chart.py $(ARGS)
 
 bench: setup ## Measured figures, minutes (ARGS=delivery runs one); kept in benchmarks/results/local/
 	@$(PYTHON_BIN) -m benchmarks $(ARGS)

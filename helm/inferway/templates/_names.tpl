@@ -1,0 +1,121 @@
+{{- define "inferway.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What pods are found by: (dict "root" $ "component" "router" "pool" ""). */}}
+{{- define "inferway.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .pool }}
+inferway/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Of pods: nothing that changes with the chart's version, or each upgrade would restart them all. */}}
+{{- define "inferway.podLabels" -}}
+{{ include "inferway.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "inferway.labels" -}}
+{{ include "inferway.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: inferway
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "inferway.image" -}}
+{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+
+{{- define "inferway.internalSecret" -}}
+{{ default (printf "%s-internal" (include "inferway.fullname" .)) .Values.internalToken.existingSecret }}
+{{- end -}}
+
+{{- define "inferway.gatewaySecret" -}}
+{{ default (printf "%s-gateway" (include "inferway.fullname" .)) .Values.gateway.secrets.existingSecret }}
+{{- end -}}
+
+{{- define "inferway.authSecret" -}}
+{{ default (printf "%s-auth" (include "inferway.fullname" .)) .Values.auth.existingSecret }}
+{{- end -}}
+
+{{- define "inferway.redisSecret" -}}
+{{ default (printf "%s-redis" (include "inferway.fullname" .)) .Values.redis.existingSecret }}
+{{- end -}}
+
+{{/* The Secret with the key api-key; empty where callers need none, or none was named. */}}
+{{- define "inferway.probeSecret" -}}
+{{- if not .Values.auth.insecure -}}
+{{- if .Values.auth.existingSecret -}}
+{{- .Values.auth.probeSecret -}}
+{{- else -}}
+{{- include "inferway.authSecret" . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "inferway.frontPort" -}}
+{{ .Values.front.service.port | default (ternary 443 80 (not (empty .Values.front.tls.existingSecret))) }}
+{{- end -}}
+
+{{- define "inferway.frontUrl" -}}
+{{ ternary "https" "http" (not (empty .Values.front.tls.existingSecret)) }}://{{ include "inferway.fullname" . }}-front:{{ include "inferway.frontPort" . }}
+{{- end -}}
+
+{{/* The pools with what they take from workerDefaults, as YAML: {pools: [...]}. Fails on what no schema can see. */}}
+{{- define "inferway.pools" -}}
+{{- $pools := list -}}
+{{- $names := list -}}
+{{- range .Values.workers -}}
+{{- $pool := mergeOverwrite (deepCopy $.Values.workerDefaults) . -}}
+{{- if has $pool.name $names -}}
+{{- fail (printf "workers: there are two pools of the name %q" $pool.name) -}}
+{{- end -}}
+{{- $names = append $names $pool.name -}}
+{{- $scaling := $pool.autoscaling -}}
+{{- if and $scaling.hpa.enabled $scaling.keda.enabled -}}
+{{- fail (printf "workers: pool %q: autoscaling.hpa and autoscaling.keda cannot both be enabled" $pool.name) -}}
+{{- end -}}
+{{- if and $scaling.hpa.enabled (lt (int $scaling.minReplicas) 1) -}}
+{{- fail (printf "workers: pool %q: autoscaling.minReplicas of 0 needs autoscaling.keda" $pool.name) -}}
+{{- end -}}
+{{- if and $scaling.keda.enabled (empty $scaling.keda.models) -}}
+{{- fail (printf "workers: pool %q: autoscaling.keda.models must name the models of the pool" $pool.name) -}}
+{{- end -}}
+{{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
+{{- fail (printf "workers: pool %q: autoscaling.minReplicas is above maxReplicas" $pool.name) -}}
+{{- end -}}
+{{- if and $pool.model.existingClaim $pool.model.hostPath -}}
+{{- fail (printf "workers: pool %q: model.existingClaim and model.hostPath cannot both be given" $pool.name) -}}
+{{- end -}}
+{{- if and $pool.model.download.repository (not $pool.model.existingClaim) -}}
+{{- fail (printf "workers: pool %q: model.download needs model.existingClaim, a volume that survives restarts" $pool.name) -}}
+{{- end -}}
+{{- if and (or $pool.engineFlags $pool.lora) (ne $pool.engine "sglang") -}}
+{{- fail (printf "workers: pool %q: engineFlags and lora are for the engine sglang" $pool.name) -}}
+{{- end -}}
+{{- $pools = append $pools $pool -}}
+{{- end -}}
+{{- toYaml (dict "pools" $pools) -}}
+{{- end -}}
+
+{{- define "inferway.poolName" -}}
+{{ include "inferway.fullname" .root }}-worker-{{ .pool.name }}
+{{- end -}}
