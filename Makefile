@@ -70,7 +70,7 @@ types: setup ## mypy, strict
 protos: setup ## Regenerate inferway/api/v1 from protos/
 	@PYTHON=$(PYTHON_BIN) scripts/generate_protos.sh
 
-docs: setup ## Regenerate docs/configuration.md and docs/errors.md from the code
+docs: setup ## Regenerate from the code the pages of docs/ that say so
 	@$(PYTHON_BIN) -m scripts.generate_docs
 
 clean: ## Remove .venv, .venv-clients, .venv-sglang and all caches

@@ -54,8 +54,8 @@ class Parent:
         with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
             environ = {**os.environ, metrics.MULTIPROC_DIR: directory, CACHE_SECRET_VARIABLE: str(self._secret)}
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._config.processes):
-                    group.create_task(self._keep(listener.fileno(), environ, directory, signals))
+                for slot in range(self._config.processes):
+                    group.create_task(self._keep(slot, listener.fileno(), environ, directory, signals))
         logs.event(log, "closed")
         return STOPPED
 
@@ -63,7 +63,10 @@ class Parent:
         if self._listener is not None:
             self._listener.close()
 
-    async def _keep(self, listen_fd: int, environ: Mapping[str, str], directory: str, signals: StopSignals) -> None:
+    async def _keep(
+        self, slot: int, listen_fd: int, environ: Mapping[str, str], directory: str, signals: StopSignals
+    ) -> None:
+        environ = {**environ, metrics.MULTIPROC_SLOT: str(slot)}
         while not signals.stop.is_set():
             child = await asyncio.create_subprocess_exec(
                 *tethered([sys.executable, "-m", "gateway", *self._argv, "--listen-fd", str(listen_fd)]),
@@ -75,7 +78,7 @@ class Parent:
                 if not await unless(signals.stop_now, child.wait()):
                     child.terminate()  # the second one means: at once
                 await child.wait()
-            metrics.forget_process(child.pid, directory)
+            metrics.forget_process(slot, directory)
             if not signals.stop.is_set():
                 status = child.returncode
                 logs.event(log, "process_died", pid=child.pid, exit_status=status, level=logging.WARNING)

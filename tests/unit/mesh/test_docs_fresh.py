@@ -7,7 +7,7 @@ import pytest
 from scripts.generate_docs import CHECKOUT, pages
 
 
-@pytest.mark.parametrize("path", ["docs/api.md", "docs/configuration.md", "docs/errors.md"])
+@pytest.mark.parametrize("path", ["docs/api.md", "docs/configuration.md", "docs/errors.md", "docs/metrics.md"])
 def test_generated_pages_are_fresh(path: str) -> None:
     """The committed page is what `make docs` would write."""
     assert (CHECKOUT / path).read_text() == pages()[path], "run `make docs`"
