@@ -8,7 +8,7 @@ PORT ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test test-unit test-component test-e2e test-clients test-slow test-sglang bench \
+.PHONY: setup-prometheus help setup setup-run run test test-unit test-component test-e2e test-clients test-slow test-sglang bench \
 	protos format lint types check docs clean
 
 help: ## This list
@@ -66,6 +66,12 @@ format: setup ## Format the code and fix what can be fixed
 
 types: setup ## mypy, strict
 	@.venv/bin/mypy
+
+setup-prometheus:
+	@scripts/setup_prometheus.sh
+
+# What runs the tests of alerts and dashboards.
+test test-unit test-slow: setup-prometheus
 
 protos: setup ## Regenerate inferway/api/v1 from protos/
 	@PYTHON=$(PYTHON_BIN) scripts/generate_protos.sh
