@@ -13,6 +13,7 @@ from typing import Any
 
 from inferway import config, errors
 from inferway.cli.adapters import AdaptersConfig
+from inferway.cli.canary import ProbeConfig
 from inferway.cli.drain import DrainConfig
 from inferway.cli.explain import ExplainConfig
 from inferway.cli.main import COMMANDS
@@ -60,6 +61,7 @@ prints the same as this page.
 {service_section("`python -m inferway adapters`", AdaptersConfig, "adapters", level=3)}
 {service_section("`python -m inferway drain WORKER`", DrainConfig, "drain", level=3)}
 {service_section("`python -m inferway explain ID`", ExplainConfig, "explain", level=3)}
+{service_section("`python -m inferway probe URL`", ProbeConfig, "probe", level=3)}
 {service_section("`python -m inferway simulate`", service_config("router.simulate"), "simulate", level=3)}
 {service_section("`python -m inferway status`", StatusConfig, "status", level=3)}
 {service_section("`python -m inferway up`", UpConfig, "up", level=3)}"""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from inferway.cli import adapters, drain, explain, simulate, status, up
+from inferway.cli import adapters, canary, drain, explain, simulate, status, up
 
 PROG = "python -m inferway"
 
@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, Command] = {
     "adapters": Command("list, load and unload LoRA adapters on running workers", adapters.main),
     "drain": Command("take a worker out, or back, and tell what still runs there", drain.main),
     "explain": Command("tell why a request went where it went, and what came of it", explain.main),
+    "probe": Command("stream one token through the front door, and tell how that went", canary.main),
     "simulate": Command("compare routing policies on a recorded trace, on computed workers", simulate.main),
     "status": Command("show workers, queues and hit rates as the routers see them", status.main),
     "up": Command("start workers, a router and a gateway on this machine and keep them running", up.main),
