@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from inferway import logs, metrics, net
 from inferway.grpc_util import InternalToken
-from inferway.lifecycle import StopSignals, unless
+from inferway.lifecycle import StopSignals, follow_log_level, unless
 from inferway.service import STOPPED
 from inferway.tether import tethered
 
@@ -40,6 +40,7 @@ class Parent:
         self._argv = argv
         self._secret = cache_secret(config, InternalToken(config.internal_token, config.internal_token_file))
         self._listener: socket.socket | None = None
+        self._children: set[asyncio.subprocess.Process] = set()
 
     async def listen(self) -> None:
         """Raises CannotListen."""
@@ -51,6 +52,7 @@ class Parent:
         """Keep the children alive until it is asked to stop; then let them drain."""
         listener = self._listener
         assert listener is not None, "listen first"
+        follow_log_level("gateway", self._config.log_level, also=self._tell_children)
         with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
             environ = {**os.environ, metrics.MULTIPROC_DIR: directory, CACHE_SECRET_VARIABLE: str(self._secret)}
             async with asyncio.TaskGroup() as group:
@@ -73,13 +75,20 @@ class Parent:
                 pass_fds=[listen_fd],
                 env=environ,
             )
+            self._children.add(child)
             if not await unless(signals.stop, child.wait()):
                 child.terminate()
                 if not await unless(signals.stop_now, child.wait()):
                     child.terminate()  # the second one means: at once
                 await child.wait()
+            self._children.discard(child)
             metrics.forget_process(slot, directory)
             if not signals.stop.is_set():
                 status = child.returncode
                 logs.event(log, "process_died", pid=child.pid, exit_status=status, level=logging.WARNING)
                 await unless(signals.stop, asyncio.sleep(_RESTART_S))
+
+    def _tell_children(self, number: int) -> None:
+        for child in self._children:
+            if child.returncode is None:
+                child.send_signal(number)
