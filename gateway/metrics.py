@@ -57,7 +57,8 @@ class Metrics:
 
     def settings_file(self, file: str) -> Callable[[bool], None]:
         """What counts the versions of a file of settings, whether they are in force or were refused."""
-        return lambda taken: self._settings.labels(file, "loaded" if taken else "refused").inc()
+        loaded, refused = (self._settings.labels(file, outcome) for outcome in ("loaded", "refused"))
+        return lambda taken: (loaded if taken else refused).inc()
 
     def flush(self) -> None:
         self.inter_token_latency.flush()

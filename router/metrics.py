@@ -17,6 +17,8 @@ from .core.messages import Action, Dispatch, WorkerStatus
 
 CANCELLED = "cancelled"
 DISPATCHED = "dispatched"
+# By whether they are in force.
+_VERSIONS = {True: "loaded", False: "refused"}
 
 
 class RouterMetrics:
@@ -37,7 +39,8 @@ class RouterMetrics:
         self._actual = counter(
             "actual_cached_tokens", "Prompt tokens that the engine found cached, of the same prompts.", "model"
         )
-        self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
+        settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
+        self._routing_read = {taken: settings.labels("routing", outcome) for taken, outcome in _VERSIONS.items()}
         self._log_lines = counter("decision_log_lines", "Lines of the decision log, written or lost.", "outcome")
         self._releases = counter("releases", "Leases that gateways have given back.", "worker", "outcome")
         self._breaker_turns = counter(
@@ -60,7 +63,7 @@ class RouterMetrics:
 
     def routing_read(self, is_taken: bool) -> None:
         """A new version of routing.yaml is in force, or was refused."""
-        self._settings.labels("routing", "loaded" if is_taken else "refused").inc()
+        self._routing_read[is_taken].inc()
 
     def decision_log_lines(self, outcome: str, lines: int) -> None:
         self._log_lines.labels(outcome).inc(lines)

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that the code knows best: `python -m scripts.generate_docs`, or `make docs`.
+"""Writes the pages of docs/ that the code knows best, and the dashboards: `make docs`.
 
 tests/unit/mesh/test_docs_fresh.py fails when a page is not what this would write.
 """
@@ -19,6 +19,7 @@ from inferway.cli.explain import ExplainConfig
 from inferway.cli.main import COMMANDS
 from inferway.cli.status import StatusConfig
 from inferway.cli.up import UpConfig
+from scripts import dashboards
 from scripts.api_page import api_page
 from scripts.metrics_page import metrics_page
 
@@ -33,6 +34,7 @@ def pages() -> dict[str, str]:
         "docs/configuration.md": configuration_page(),
         "docs/errors.md": errors_page(),
         "docs/metrics.md": metrics_page(NOTE.format(source="the metrics of each service")),
+        **dashboards.pages(),
     }
 
 
@@ -139,7 +141,7 @@ def error_row(reason: errors.Reason) -> str:
 def main() -> None:
     for path, text in pages().items():
         target = CHECKOUT / path
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
 

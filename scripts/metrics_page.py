@@ -43,8 +43,8 @@ def per_second(metric: str, *by: str, where: str = "") -> str:
     return f"sum{labels} (rate(inferway_{metric}{selector}[5m]))"
 
 
-def quantile(share: float, histogram: str, *by: str) -> str:
-    return f"histogram_quantile({share:g}, {per_second(f'{histogram}_bucket', 'le', *by)})"
+def quantile(share: float, histogram: str, *by: str, where: str = "") -> str:
+    return f"histogram_quantile({share:g}, {per_second(f'{histogram}_bucket', 'le', *by, where=where)})"
 
 
 _CACHED = per_second("gateway_tokens_total", "model", where='kind="cached"')

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +17,18 @@ KEY = "sk-probe"
 
 
 @pytest.fixture(scope="module")
-def mesh() -> Iterator[Mesh]:
-    with Mesh() as found:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """A mesh that asks for a key."""
+    tenants = tmp_path_factory.mktemp("tenants") / "tenants.yaml"
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    tenants.write_text(json.dumps({"tenants": {"operators": {"keys": {"probe": {"sha256": digest}}}}}))
+    with Mesh(gateway_args=["--tenants", str(tenants)]) as found:
         yield found
 
 
 async def test_a_token_comes(mesh: Mesh) -> None:
-    """Status 0, and how long the first token took."""
-    done = await inferway("probe", mesh.url())
+    """Status 0, and how long the first token took; the key comes from the environment and shows nowhere."""
+    done = await inferway("probe", mesh.url(), INFERWAY_PROBE_KEY=KEY)
     assert done.status == 0, done.out + done.err
     assert done.json["ok"]
     assert done.json["reason"] == ""
@@ -33,14 +36,19 @@ async def test_a_token_comes(mesh: Mesh) -> None:
     assert done.json["request_id"]
     assert 0.0 < done.json["ttft_ms"] <= done.json["total_ms"]
     assert done.out.count("\n") == 1
+    assert KEY not in done.out + done.err
 
 
-async def test_a_refusal(mesh: Mesh) -> None:
+@pytest.mark.parametrize(
+    ("key", "reason"), [(KEY, "404 model_not_found: "), ("sk-other", "401 invalid_api_key: ")], ids=["model", "key"]
+)
+async def test_a_refusal(mesh: Mesh, key: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 1, and the words of the refusal."""
-    done = await inferway("probe", mesh.url("/"), "--model", "nobody")
-    assert done.status == 1
-    assert done.json["status"] == 404
-    assert done.json["reason"].startswith("404 model_not_found: ")
+    arguments = [mesh.url("/"), "--model", "nobody"]
+    status = await asyncio.to_thread(canary.main, {"INFERWAY_PROBE_KEY": key}, arguments)
+    result = json.loads(capsys.readouterr().out)
+    assert (status, result["ok"], result["status"]) == (1, False, int(reason[:3]))
+    assert result["reason"].startswith(reason)
 
 
 async def _serve(answer: bytes) -> asyncio.Server:
@@ -93,16 +101,3 @@ async def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     assert await asyncio.to_thread(canary.main, {}, [url]) == 1
     assert json.loads(capsys.readouterr().out)["reason"].startswith("ConnectionRefusedError: ")
     assert canary.main({}, ["localhost:8000"]) == 2
-
-
-async def test_a_key(tmp_path: Path) -> None:
-    """The key comes from the environment and shows nowhere."""
-    tenants = tmp_path / "tenants.yaml"
-    digest = hashlib.sha256(KEY.encode()).hexdigest()
-    tenants.write_text(json.dumps({"tenants": {"operators": {"keys": {"probe": {"sha256": digest}}}}}))
-    with Mesh(gateway_args=["--tenants", str(tenants)]) as mesh:
-        refused = await inferway("probe", mesh.url())
-        assert (refused.status, refused.json["reason"][:20]) == (1, "401 invalid_api_key:")
-        done = await inferway("probe", mesh.url(), INFERWAY_PROBE_KEY=KEY)
-        assert done.status == 0, done.out + done.err
-        assert KEY not in done.out + done.err
