@@ -22,6 +22,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
     values,
 )
@@ -63,6 +64,8 @@ class Registry:
         self.collectors = CollectorRegistry()
         # In the order in which they were declared.
         self.described: list[Described] = []
+        # A further series for each counter and histogram, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         if not self._is_shared:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):
                 collector(registry=self.collectors)

@@ -30,17 +30,17 @@ class Fires(NamedTuple):
 FIRING: Mapping[str, Fires] = {
     # One request in 50 fails: 20 times what the objective allows.
     "InferwayAvailabilityBurnsFast": Fires(
-        70, {f'{REQUESTS}{{outcome="ok"}}': "0+49x70", f'{REQUESTS}{{outcome="worker_failed"}}': "0+1x70"}
+        10, {f'{REQUESTS}{{outcome="ok"}}': "0+49x10", f'{REQUESTS}{{outcome="worker_failed"}}': "0+1x10"}
     ),
     # One in 125: 8 times.
     "InferwayAvailabilityBurnsSlowly": Fires(
-        400, {f'{REQUESTS}{{outcome="ok"}}': "0+124x400", f'{REQUESTS}{{outcome="overloaded"}}': "0+1x400"}
+        40, {f'{REQUESTS}{{outcome="ok"}}': "0+124x40", f'{REQUESTS}{{outcome="overloaded"}}': "0+1x40"}
     ),
     "InferwayFirstTokenBurnsFast": Fires(
-        70, {f'{FIRST_TOKENS}_bucket{{le="5.0"}}': "0+40x70", f"{FIRST_TOKENS}_count": "0+50x70"}
+        10, {f'{FIRST_TOKENS}_bucket{{le="5.0"}}': "0+40x10", f"{FIRST_TOKENS}_count": "0+50x10"}
     ),
     "InferwayFirstTokenBurnsSlowly": Fires(
-        400, {f'{FIRST_TOKENS}_bucket{{le="5.0"}}': "0+46x400", f"{FIRST_TOKENS}_count": "0+50x400"}
+        40, {f'{FIRST_TOKENS}_bucket{{le="5.0"}}': "0+46x40", f"{FIRST_TOKENS}_count": "0+50x40"}
     ),
     "InferwayModelWithoutWorkers": Fires(
         3,

@@ -52,6 +52,21 @@ def test_families_are_made_anew() -> None:
     assert registry.described[-1] == ("inferway_router_worker_slots", "gauge", ("worker",), "Slots.")
 
 
+def test_series_of_a_counter() -> None:
+    """A counter is one series, a histogram its buckets, sum and count."""
+    registry = Registry("gateway")
+    registry.counter("requests", "Requests.").inc()
+    registry.histogram("queue_time_seconds", "Queued.", buckets=(1.0,)).observe(0.5)
+    lines = [line.split()[0] for line in registry.render().decode().splitlines() if line.startswith("inferway_")]
+    assert lines[1:] == [
+        "inferway_gateway_requests_total",
+        'inferway_gateway_queue_time_seconds_bucket{le="1.0"}',
+        'inferway_gateway_queue_time_seconds_bucket{le="+Inf"}',
+        "inferway_gateway_queue_time_seconds_count",
+        "inferway_gateway_queue_time_seconds_sum",
+    ]
+
+
 def test_capped_label() -> None:
     """The first names are kept for good, further ones are counted together."""
     label = CappedLabel(2)
