@@ -9,8 +9,8 @@ FRONT ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-nginx run test test-unit test-component test-e2e test-clients test-slow \
-	test-sglang helm-test bench protos format lint types check docs clean
+.PHONY: help setup setup-run setup-nginx setup-prometheus run test test-unit test-component test-e2e test-clients \
+	test-slow test-sglang helm-test bench protos format lint types check docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,10 +77,16 @@ format: setup ## Format the code and fix what can be fixed
 types: setup ## mypy, strict
 	@.venv/bin/mypy
 
+setup-prometheus:
+	@scripts/setup_prometheus.sh
+
+# What runs the tests of alerts and dashboards.
+test test-component test-slow: setup-prometheus
+
 protos: setup ## Regenerate inferway/api/v1 from protos/
 	@PYTHON=$(PYTHON_BIN) scripts/generate_protos.sh
 
-docs: setup ## Regenerate docs/configuration.md and docs/errors.md from the code
+docs: setup ## Regenerate from the code the pages of docs/ that say so
 	@$(PYTHON_BIN) -m scripts.generate_docs
 
 clean: ## Remove .venv, .venv-clients, .venv-sglang and all caches

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inferway.metrics import GAP_BUCKETS, LATENCY_BUCKETS, Registry
+from inferway.metrics import GAP_BUCKETS, LATENCY_BUCKETS, OTHER, CappedLabel, Registry
 
-OTHER = "other"
+__all__ = ["OTHER", "Metrics"]
+
+# Tenants beyond these, in the order in which they come, are counted together.
+_TENANTS = 200
 
 
 class Metrics:
@@ -27,10 +30,19 @@ class Metrics:
         self.e2e_latency = histogram(
             "e2e_request_latency_seconds", "Received to finished.", "model", buckets=LATENCY_BUCKETS
         )
+        self.time_per_output_token = histogram(
+            "time_per_output_token_seconds",
+            "Mean gap of a request after its first token, of answers of two tokens and more.",
+            "model",
+            buckets=GAP_BUCKETS,
+        )
         self.inter_token_latency = registry.bulk_histogram(
             "inter_token_latency_seconds", "Gaps between tokens of one choice.", buckets=GAP_BUCKETS
         )
         self.tokens = counter("tokens", "Tokens by kind.", "model", "kind")
+        self.tenant = CappedLabel(_TENANTS)
+        self.tenant_requests = counter("tenant_requests", "A tenant's requests by how they ended.", "tenant", "outcome")
+        self.tenant_tokens = counter("tenant_tokens", "A tenant's tokens by kind.", "tenant", "kind")
         self.tool_calls = counter(
             "tool_calls", "Tool calls by what became of them, and markup that was none.", "model", "outcome"
         )
@@ -52,7 +64,8 @@ class Metrics:
 
     def settings_file(self, file: str) -> Callable[[bool], None]:
         """What counts the versions of a file of settings, whether they are in force or were refused."""
-        return lambda taken: self._settings.labels(file, "loaded" if taken else "refused").inc()
+        loaded, refused = (self._settings.labels(file, outcome) for outcome in ("loaded", "refused"))
+        return lambda taken: (loaded if taken else refused).inc()
 
     def flush(self) -> None:
         self.inter_token_latency.flush()

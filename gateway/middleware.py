@@ -244,7 +244,9 @@ class Front:
     def _record_inference(self, exchange: Exchange, outcome: str, now: float) -> None:
         metrics, timing, usage = self._metrics, exchange.timing, exchange.usage
         model = exchange.model if self._is_known_model(exchange.model) else OTHER
+        tenant = metrics.tenant(exchange.caller.tenant_id)
         metrics.requests.labels(model, outcome).inc()
+        metrics.tenant_requests.labels(tenant, outcome).inc()
         metrics.e2e_latency.labels(model).observe(now - exchange.received)
         if timing.dispatched:
             metrics.queue_time.labels(model).observe(timing.dispatched - timing.queued)
@@ -253,9 +255,17 @@ class Front:
         for what, count in exchange.tool_calls.items():
             metrics.tool_calls.labels(model, what).inc(count)
         if usage is not None:
-            metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
-            metrics.tokens.labels(model, "cached").inc(usage.cached_tokens)
-            metrics.tokens.labels(model, "completion").inc(usage.completion_tokens)
+            kinds = (
+                ("prompt", usage.prompt_tokens),
+                ("cached", usage.cached_tokens),
+                ("completion", usage.completion_tokens),
+            )
+            for kind, tokens in kinds:
+                metrics.tokens.labels(model, kind).inc(tokens)
+                metrics.tenant_tokens.labels(tenant, kind).inc(tokens)
+            if timing.first_token and usage.completion_tokens > 1:
+                mean_gap_s = (now - timing.first_token) / (usage.completion_tokens - 1)
+                metrics.time_per_output_token.labels(model).observe(mean_gap_s)
 
 
 def _takes_back_cancel() -> bool:

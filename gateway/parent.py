@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from inferway import logs, metrics
 from inferway.grpc_util import InternalToken
-from inferway.lifecycle import StopSignals, unless
+from inferway.lifecycle import StopSignals, follow_log_level, unless
 from inferway.service import STOPPED
 from inferway.tether import tethered
 
@@ -50,6 +50,7 @@ class Parent:
         tenants_file(config, b"")
         self._listener: socket.socket | None = None
         self._admin_listener: socket.socket | None = None
+        self._children: set[asyncio.subprocess.Process] = set()
 
     async def listen(self) -> None:
         """Raises CannotListen."""
@@ -63,11 +64,12 @@ class Parent:
         inherited = {"--listen-fd": self._listener.fileno()}
         if self._admin_listener is not None:
             inherited["--admin-listen-fd"] = self._admin_listener.fileno()
+        follow_log_level("gateway", self._config.log_level, also=self._tell_children)
         with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
             environ = {**os.environ, **self._secrets, metrics.MULTIPROC_DIR: directory}
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._config.processes):
-                    group.create_task(self._keep(inherited, environ, directory, signals))
+                for slot in range(self._config.processes):
+                    group.create_task(self._keep(slot, inherited, environ, directory, signals))
         logs.event(log, "closed")
         return STOPPED
 
@@ -77,9 +79,15 @@ class Parent:
                 listener.close()
 
     async def _keep(
-        self, inherited: Mapping[str, int], environ: Mapping[str, str], directory: str, signals: StopSignals
+        self,
+        slot: int,
+        inherited: Mapping[str, int],
+        environ: Mapping[str, str],
+        directory: str,
+        signals: StopSignals,
     ) -> None:
         """`inherited` has the sockets' numbers by the flags that name them."""
+        environ = {**environ, metrics.MULTIPROC_SLOT: str(slot)}
         flags = [word for flag, number in inherited.items() for word in (flag, str(number))]
         while not signals.stop.is_set():
             child = await asyncio.create_subprocess_exec(
@@ -87,13 +95,20 @@ class Parent:
                 pass_fds=list(inherited.values()),
                 env=environ,
             )
+            self._children.add(child)
             if not await unless(signals.stop, child.wait()):
                 child.terminate()
                 if not await unless(signals.stop_now, child.wait()):
                     child.terminate()  # the second one means: at once
                 await child.wait()
-            metrics.forget_process(child.pid, directory)
+            self._children.discard(child)
+            metrics.forget_process(slot, directory)
             if not signals.stop.is_set():
                 status = child.returncode
                 logs.event(log, "process_died", pid=child.pid, exit_status=status, level=logging.WARNING)
                 await unless(signals.stop, asyncio.sleep(_RESTART_S))
+
+    def _tell_children(self, number: int) -> None:
+        for child in self._children:
+            if child.returncode is None:
+                child.send_signal(number)

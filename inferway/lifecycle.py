@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from inferway import logs
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -49,6 +54,24 @@ def end_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+def follow_log_level(service: str, level: str, also: Callable[[int], None] | None = None) -> None:
+    """Let SIGUSR1 set the log's level to debug and SIGUSR2 back to `level`, in the loop that runs.
+
+    `also` is called with the signal, after that.
+    """
+
+    def on_signal(number: int, wanted: str) -> None:
+        logs.set_level(service, wanted)
+        # Shown whatever is in force.
+        logs.event(log, "log_level", level=max(logging.WARNING, log.getEffectiveLevel()), log_level=wanted)
+        if also is not None:
+            also(number)
+
+    loop = asyncio.get_running_loop()
+    for number, wanted in ((signal.SIGUSR1, "debug"), (signal.SIGUSR2, level)):
+        loop.add_signal_handler(number, on_signal, number, wanted)
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:

@@ -37,8 +37,14 @@ def setup(service: str, level: str = "info") -> None:
     """Send every logger of this process to standard error as JSON; the details of libraries are never among it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service))
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(service, level)
+
+
+def set_level(service: str, level: str) -> None:
+    """From now on; nothing is lost by it, and nothing is kept of what was not logged before."""
     ours = logging.getLevelNamesMapping()[level.upper()]
-    logging.basicConfig(handlers=[handler], level=max(ours, logging.INFO), force=True)
+    logging.getLogger().setLevel(max(ours, logging.INFO))
     for package in ("inferway", service):
         logging.getLogger(package).setLevel(ours)
 

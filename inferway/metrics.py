@@ -1,15 +1,18 @@
 """Prometheus metrics for one process or, with PROMETHEUS_MULTIPROC_DIR set, for all processes of a service.
 
 prometheus_client chooses its storage when it is imported, so a parent sets the variable in its children's
-environment and never in its own.
+environment and never in its own. It also gives each child a slot: files are named by it, and not by the process, so
+that whoever follows a process that died counts on where that stopped, and the directory does not grow.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,17 +22,37 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
+    values,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from inferway import VERSION
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
+MULTIPROC_SLOT = "INFERWAY_METRICS_SLOT"
+# The label of what has no bound: names that come from outside, and those beyond a cap.
+OTHER = "other"
 
 # Seconds. Wide enough for a queue and a long prefill, fine enough for one decode step.
 LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
+
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Described(NamedTuple):
+    """A metric as it is listed in docs/metrics.md; `name` is the one to ask Prometheus for."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    doc: str
 
 
 class Registry:
@@ -39,22 +62,39 @@ class Registry:
         self._prefix = f"inferway_{service}_"
         self._is_shared = MULTIPROC_DIR in os.environ
         self.collectors = CollectorRegistry()
+        # In the order in which they were declared.
+        self.described: list[Described] = []
+        # A further series for each counter and histogram, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         if not self._is_shared:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):
                 collector(registry=self.collectors)
+        else:
+            _use_slot()
+        build = self._new_gauge(
+            "build_info", "1, with the version that runs.", "version", "python", multiprocess_mode="livemax"
+        )
+        build.labels(VERSION, platform.python_version()).set(1)
 
     def name(self, name: str) -> str:
         return self._prefix + name
 
     def counter(self, name: str, doc: str, *labels: str) -> Counter:
         """Prometheus shows it with `_total` behind its name."""
+        self._describe(f"{name}_total", "counter", doc, labels)
         return Counter(self.name(name), doc, labels, registry=self.collectors)
 
     def gauge(self, name: str, doc: str) -> Gauge:
         """Of several processes, the sum over those that live."""
-        return Gauge(self.name(name), doc, registry=self.collectors, multiprocess_mode="livesum")
+        return self._new_gauge(name, doc, multiprocess_mode="livesum")
+
+    def family(self, name: str, doc: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
+        """A gauge of a collector that is given to `add`: each call makes it anew, without samples."""
+        self._describe(name, "gauge", doc, labels)
+        return lambda: GaugeMetricFamily(self.name(name), doc, labels=labels)
 
     def histogram(self, name: str, doc: str, *labels: str, buckets: Sequence[float]) -> Histogram:
+        self._describe(name, "histogram", doc, labels)
         return Histogram(self.name(name), doc, labels, buckets=buckets, registry=self.collectors)
 
     def bulk_histogram(self, name: str, doc: str, *, buckets: Sequence[float]) -> BulkHistogram:
@@ -72,10 +112,40 @@ class Registry:
         MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
         return generate_latest(everything)
 
+    def _new_gauge(self, name: str, doc: str, *labels: str, multiprocess_mode: Literal["livesum", "livemax"]) -> Gauge:
+        self._describe(name, "gauge", doc, labels)
+        return Gauge(self.name(name), doc, labels, registry=self.collectors, multiprocess_mode=multiprocess_mode)
 
-def forget_process(pid: int, directory: str) -> None:
-    """Drop the gauges of a process that has ended; its counters stay in the sums."""
-    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+    def _describe(self, name: str, kind: Kind, doc: str, labels: tuple[str, ...]) -> None:
+        self.described.append(Described(self.name(name), kind, labels, doc))
+
+
+class CappedLabel:
+    """Values of a label of which there may be many: the first `limit` that come keep their name, the rest are OTHER."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value not in self._known:
+            if len(self._known) >= self._limit:
+                return OTHER
+            self._known.add(value)
+        return value
+
+
+def forget_process(slot: int, directory: str) -> None:
+    """Drop the gauges of a process that has ended; its counters stay in the sums, and its successor continues them."""
+    mark_process_dead(slot, directory)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _use_slot() -> None:
+    """Name the files of this process by its slot, if it was given one."""
+    slot = os.environ.get(MULTIPROC_SLOT)
+    if slot is not None:
+        values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
 
 
 class BulkHistogram:

@@ -19,7 +19,7 @@ import uvloop
 from inferway import logs
 from inferway.config import ConfigError, Secret, effective, load_or_exit
 from inferway.grpc_util import InternalToken
-from inferway.lifecycle import StopSignals
+from inferway.lifecycle import StopSignals, follow_log_level
 from inferway.net import CannotListen, check_exposure
 
 log = logging.getLogger(__name__)
@@ -88,16 +88,17 @@ def main(
                 raise CannotStart(refusal)
         logs.event(log, "config", **effective(config))
         gc.set_threshold(_GC_THRESHOLD)
-        return uvloop.run(_run(build, config))
+        return uvloop.run(_run(service, build, config))
     except (CannotListen, CannotStart, ConfigError) as error:
         for line in str(error).splitlines():
             print(f"{service}: {line}", file=sys.stderr)
         return CANNOT_START
 
 
-async def _run(build: Callable[[C], App], config: C) -> int:
+async def _run(service: str, build: Callable[[C], App], config: C) -> int:
     signals = StopSignals()
     signals.listen()
+    follow_log_level(service, config.log_level)
     app = build(config)
     try:
         await app.listen()

@@ -9,16 +9,17 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from inferway.metrics import LATENCY_BUCKETS, Registry
+from inferway.metrics import LATENCY_BUCKETS, OTHER, Registry
 
 from .core.dispatcher import Dispatcher
+from .core.headroom import headroom
 from .core.health import BreakerState
 from .core.messages import Action, Dispatch, WorkerStatus
 
 CANCELLED = "cancelled"
 DISPATCHED = "dispatched"
-# The label of models that no worker serves: their names come from outside and have no bound.
-_OTHER = "other"
+# By whether they are in force.
+_VERSIONS = {True: "loaded", False: "refused"}
 
 
 class _Series:
@@ -52,7 +53,11 @@ class RouterMetrics:
         registry.add(_State(registry, dispatcher))
         self._queue_time = _Series(
             registry.histogram(
-                "queue_time_seconds", "Time from submission to dispatch.", "model", buckets=LATENCY_BUCKETS
+                "queue_time_seconds",
+                "Time from submission to dispatch.",
+                "model",
+                "priority",
+                buckets=LATENCY_BUCKETS,
             )
         )
         self._decisions = counter("decisions", "Requests that left the queue, by how.", "model", "outcome")
@@ -63,7 +68,8 @@ class RouterMetrics:
         self._actual = counter(
             "actual_cached_tokens", "Prompt tokens that the engine found cached, of the same prompts.", "model"
         )
-        self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
+        settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
+        self._routing_read = {taken: settings.labels("routing", outcome) for taken, outcome in _VERSIONS.items()}
         self._log_lines = counter("decision_log_lines", "Lines of the decision log, written or lost.", "outcome")
         self._releases = counter("releases", "Leases that gateways have given back.", "worker", "outcome")
         self._breaker_turns = counter(
@@ -73,7 +79,7 @@ class RouterMetrics:
     def decided(self, action: Action) -> None:
         label = self._label(action.request.model)
         if isinstance(action, Dispatch):
-            self._queue_time.labels(label).observe(action.queue_time_s)
+            self._queue_time.labels(label, str(action.request.priority)).observe(action.queue_time_s)
             self._decisions.labels(label, DISPATCHED).inc()
         else:
             self._decisions.labels(label, action.error.reason.label).inc()
@@ -86,7 +92,7 @@ class RouterMetrics:
 
     def routing_read(self, is_taken: bool) -> None:
         """A new version of routing.yaml is in force, or was refused."""
-        self._settings.labels("routing", "loaded" if is_taken else "refused").inc()
+        self._routing_read[is_taken].inc()
 
     def decision_log_lines(self, outcome: str, lines: int) -> None:
         self._log_lines.labels(outcome).inc(lines)
@@ -108,64 +114,103 @@ class RouterMetrics:
         self._breaker_turns.forget(worker_id)
 
     def _label(self, model: str) -> str:
-        return model if self._dispatcher.is_served(model) else _OTHER
+        return model if self._dispatcher.is_served(model) else OTHER
 
 
 class _State(Collector):
     def __init__(self, registry: Registry, dispatcher: Dispatcher) -> None:
-        self._registry = registry
         self._dispatcher = dispatcher
+        family = registry.family
+        self._queue = (
+            family("queue_requests", "Requests that wait.", "model"),
+            family("queue_tokens", "Prompt tokens of requests that wait.", "model"),
+            family("queue_oldest_seconds", "How long the one has waited that waits longest.", "model"),
+        )
+        self._ready = family("model_workers_ready", "Workers that may get requests of the model.", "model")
+        self._slots_free = family("model_slots_free", "Requests that these workers have room for now.", "model")
+        self._slots = family("model_slots", "Requests that these workers have at most, as things stand.", "model")
+        self._backlog = family(
+            "model_prefill_backlog_seconds",
+            "Time that these workers take for the prompts that wait, in the queue and with them.",
+            "model",
+        )
+        self._headroom = family(
+            "model_headroom_ratio",
+            "Share of the capacity that is free: the least of slots, KV cache and prefill; 0 without a ready worker.",
+            "model",
+        )
+        self._quarantined = family(
+            "quarantined_prompts", "Prompts that are sent to no worker because they may have killed two."
+        )
+        self._status = family("worker_status", "1 for the present status.", "worker", "status")
+        self._breaker = family("worker_breaker", "1 for the present state of the breaker.", "worker", "state")
+        self._of_worker = tuple(
+            family(f"worker_{name}", doc, "worker")
+            for name, doc in (
+                ("slots", "Requests that it has at most, as far along as its slow start is."),
+                ("requests_in_flight", "Requests dispatched and not released."),
+                ("uncached_tokens_in_flight", "Uncached prompt tokens whose first token has not come."),
+                ("num_requests_running", "Requests in the batch, by the last report."),
+                ("num_requests_waiting", "Requests waiting at the worker, by the last report."),
+                ("kv_used_tokens", "KV tokens in use, by the last report."),
+                ("kv_total_tokens", "KV tokens that the cache holds."),
+                ("index_trust_ratio", "Share of the predicted cached tokens that were there, lately."),
+                ("indexed_blocks", "Blocks that the prefix index holds for the worker."),
+            )
+        )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        gauge = self._gauge
-        requests = gauge("queue_requests", "Requests that wait.", "model")
-        tokens = gauge("queue_tokens", "Prompt tokens of requests that wait.", "model")
-        others = [0, 0]
-        for queue in self._dispatcher.queues():
-            if self._dispatcher.is_served(queue.model):
-                requests.add_metric([queue.model], queue.requests)
-                tokens.add_metric([queue.model], queue.tokens)
-            else:
-                others[0] += queue.requests
-                others[1] += queue.tokens
-        requests.add_metric([_OTHER], others[0])
-        tokens.add_metric([_OTHER], others[1])
-        yield requests
-        yield tokens
-
-        held = gauge("quarantined_prompts", "Prompts that are sent to no worker because they may have killed two.")
-        held.add_metric([], self._dispatcher.quarantine.num_held(now=time.monotonic()))
+        now = time.monotonic()
+        yield from self._queues(now)
+        yield from self._models()
+        held = self._quarantined()
+        held.add_metric([], self._dispatcher.quarantine.num_held(now=now))
         yield held
+        yield from self._workers()
 
-        status = gauge("worker_status", "1 for the present status.", "worker", "status")
-        breaker = gauge("worker_breaker", "1 for the present state of the breaker.", "worker", "state")
-        slots = gauge("worker_slots", "Requests that it has at most, as far along as its slow start is.", "worker")
-        in_flight = gauge("worker_requests_in_flight", "Requests dispatched and not released.", "worker")
-        uncached = gauge(
-            "worker_uncached_tokens_in_flight", "Uncached prompt tokens whose first token has not come.", "worker"
-        )
-        running = gauge("worker_num_requests_running", "Requests in the batch, by the last report.", "worker")
-        waiting = gauge("worker_num_requests_waiting", "Requests waiting at the worker, by the last report.", "worker")
-        used = gauge("worker_kv_used_tokens", "KV tokens in use, by the last report.", "worker")
-        total = gauge("worker_kv_total_tokens", "KV tokens that the cache holds.", "worker")
-        trust = gauge("worker_index_trust", "Share of the predicted cached tokens that were there, lately.", "worker")
-        blocks = gauge("worker_indexed_blocks", "Blocks that the prefix index holds for the worker.", "worker")
+    def _queues(self, now: float) -> Iterator[GaugeMetricFamily]:
+        families = [family() for family in self._queue]
+        others = [0, 0, 0.0]
+        for queue in self._dispatcher.queues():
+            oldest_s = now - queue.oldest_at if queue.oldest_at is not None else 0.0
+            if self._dispatcher.is_served(queue.model):
+                for family, value in zip(families, (queue.requests, queue.tokens, oldest_s), strict=True):
+                    family.add_metric([queue.model], value)
+            else:
+                others = [others[0] + queue.requests, others[1] + queue.tokens, max(others[2], oldest_s)]
+        for family, value in zip(families, others, strict=True):
+            family.add_metric([OTHER], value)
+        yield from families
+
+    def _models(self) -> Iterator[GaugeMetricFamily]:
+        families = [make() for make in (self._ready, self._slots_free, self._slots, self._backlog, self._headroom)]
+        for model in self._dispatcher.models():
+            if not model.workers:
+                continue
+            room = headroom((worker.capacity() for worker in model.workers), queued_tokens=model.queue.tokens)
+            for family, value in zip(families, room, strict=True):
+                family.add_metric([model.name], value)
+        yield from families
+
+    def _workers(self) -> Iterator[GaugeMetricFamily]:
+        status, breaker = self._status(), self._breaker()
+        families = [family() for family in self._of_worker]
         for worker in self._dispatcher.workers():
-            label = [worker.worker_id]
             for possible in (WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST):
                 status.add_metric([worker.worker_id, possible.value], worker.status is possible)
             for state in BreakerState:
                 breaker.add_metric([worker.worker_id, state.value], worker.breaker.state is state)
-            slots.add_metric(label, worker.slots_now)
-            in_flight.add_metric(label, worker.books.requests_in_flight)
-            uncached.add_metric(label, worker.books.uncached_tokens)
-            running.add_metric(label, worker.report.num_requests_running)
-            waiting.add_metric(label, worker.report.num_requests_waiting)
-            used.add_metric(label, worker.report.kv_used_tokens)
-            total.add_metric(label, worker.kv_total_tokens or 0)
-            trust.add_metric(label, worker.trust)
-            blocks.add_metric(label, self._dispatcher.indexed_blocks(worker))
-        yield from (status, breaker, slots, in_flight, uncached, running, waiting, used, total, trust, blocks)
-
-    def _gauge(self, name: str, doc: str, *labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(self._registry.name(name), doc, labels=labels)
+            readings = (
+                worker.slots_now,
+                worker.books.requests_in_flight,
+                worker.books.uncached_tokens,
+                worker.report.num_requests_running,
+                worker.report.num_requests_waiting,
+                worker.report.kv_used_tokens,
+                worker.kv_total_tokens or 0,
+                worker.trust,
+                self._dispatcher.indexed_blocks(worker),
+            )
+            for family, value in zip(families, readings, strict=True):
+                family.add_metric([worker.worker_id], value)
+        yield from (status, breaker, *families)

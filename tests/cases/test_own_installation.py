@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cases.handed import case
 from tests.cases.installation import CASES_FILE, Installation
 from tests.cases.support import ASK, CHAT, STREAM, first_event, log_line, run
 from tests.support.client import Answer, send
-from tests.support.probes import http_json, metric
+from tests.support.probes import http_json, http_text, metric
 from tests.support.processes import Mesh, Process, engine_load, start_worker
 from tests.support.slow_worker import Relay
 from tests.support.waiting import until
@@ -222,3 +224,38 @@ async def test_ready_with_the_tokenizer(case: Any) -> None:
                         await asyncio.sleep(0.01)
                 answer = await send(gateway.address, CHAT, body=ASK)
                 assert answer.status == 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@case("MET-04")
+async def test_metrics_of_killed_processes(case: Any) -> None:
+    """Fifty kills later gauges are those of who lives, counts have lost nothing, and there are no more files."""
+    with Mesh(gateway_args=["--processes", "4"]) as mesh, Mesh(gateway_args=["--processes", "2"]) as other:
+        parent = psutil.Process(mesh.gateway.pid)
+        page, sessions = mesh.url("/metrics"), "inferway_gateway_worker_sessions"
+        await until(lambda: metric(page, sessions) == 4, 60, "every process has its worker")
+        assert (await send(mesh.gateway.address, CHAT, body=ASK)).status == 200
+        folder, their_folder = (
+            Path(psutil.Process(one.gateway.pid).children()[0].environ()["PROMETHEUS_MULTIPROC_DIR"])
+            for one in (mesh, other)
+        )
+        assert folder != their_folder
+        files = len(list(folder.iterdir()))
+        for _ in range(10):
+            for process in parent.children():
+                process.kill()
+            await until(lambda: _answers(page) and metric(page, sessions) == 4, 60, "all four are back")
+            parent.children()[0].kill()
+            await until(lambda: _answers(page) and metric(page, sessions) == 4, 60, "the fifth is back")
+        assert len(list(folder.iterdir())) == files
+        assert metric(page, "inferway_gateway_requests_total") == 1
+        assert metric(page, "inferway_gateway_requests_in_flight") == 0
+        assert metric(other.url("/metrics"), sessions) == 2
+
+
+def _answers(page: str) -> bool:
+    try:
+        return "inferway_gateway_build_info" in http_text(page)
+    except OSError:
+        return False

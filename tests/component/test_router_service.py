@@ -550,7 +550,7 @@ async def test_metrics_tell_decisions_queues_and_workers() -> None:
         for line in (
             'inferway_router_decisions_total{model="m",outcome="dispatched"} 2.0',
             'inferway_router_decisions_total{model="other",outcome="model_not_ready"} 1.0',
-            'inferway_router_queue_time_seconds_count{model="m"} 2.0',
+            'inferway_router_queue_time_seconds_count{model="m",priority="5"} 2.0',
             'inferway_router_queue_requests{model="other"} 1.0',
             'inferway_router_queue_tokens{model="other"} 9.0',
             'inferway_router_worker_status{status="ready",worker="a"} 1.0',

@@ -1,0 +1,127 @@
+"""Prometheus and its tools, where they are installed, and the files that are made for them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.support.probes import http_json, http_text
+from tests.support.waiting import wait_until
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FILES = CHECKOUT / "helm/inferway/files"
+RULES = FILES / "alerts/inferway.yaml"
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is missing: scripts/setup_prometheus.sh installs it"
+)
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is missing: scripts/setup_prometheus.sh installs it"
+)
+
+# Metrics of the books of quotas, which are there where Redis is.
+OF_REDIS = re.compile(r"inferway_gateway_(quota_|settlements|spool_|ledger_)")
+
+
+def rules() -> list[dict[str, Any]]:
+    """All rules, recorded ones and alerts."""
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for rule in rules() if "alert" in rule}
+
+
+def promtool(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, timeout=60)
+
+
+class Shown(NamedTuple):
+    """A query of a panel, with the variables replaced by what they are at first: everything."""
+
+    dashboard: str
+    panel: str
+    expr: str
+
+
+def dashboards() -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted((FILES / "dashboards").glob("*.json"))}
+
+
+def shown() -> list[Shown]:
+    """Every query of every dashboard."""
+    return [
+        Shown(name, panel["title"], re.sub(r"\$\w+", ".*", target["expr"]))
+        for name, dashboard in dashboards().items()
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    ]
+
+
+class Prometheus:
+    """A real one on a free port, which scrapes every second and has our rules."""
+
+    def __init__(self, folder: Path, targets: Mapping[str, Sequence[str]]) -> None:
+        """`targets` are addresses by job."""
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": list(addresses)}]}
+                for job, addresses in targets.items()
+            ],
+        }
+        file = folder / "prometheus.yaml"
+        file.write_text(yaml.safe_dump(config))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = "127.0.0.1:{1}".format(*free.getsockname())
+        self._log = (folder / "prometheus.log").open("w")
+        flags = (
+            f"--config.file={file}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={self.address}",
+        )
+        self._popen = subprocess.Popen(["prometheus", *flags], stdout=self._log, stderr=self._log)
+
+    def __enter__(self) -> Prometheus:
+        try:
+            wait_until(self._is_ready, 60, "Prometheus is ready")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._popen.terminate()
+        self._popen.wait()
+        self._log.close()
+
+    def _is_ready(self) -> bool:
+        assert self._popen.poll() is None, "Prometheus has ended"
+        try:
+            return bool(http_text(f"http://{self.address}/-/ready"))
+        except OSError:
+            return False
+
+    def query(self, expr: str) -> list[Any]:
+        """The series that an expression has now."""
+        query = urllib.parse.urlencode({"query": expr})
+        status, body = http_json(f"http://{self.address}/api/v1/query?{query}")
+        assert status == 200, body
+        result: list[Any] = body["data"]["result"]
+        return result
+
+    def firing(self) -> set[str]:
+        """Names of the alerts that fire now."""
+        return {series["metric"]["alertname"] for series in self.query('ALERTS{alertstate="firing"}')}
