@@ -21,6 +21,7 @@ from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, Readiness
 from inferway.service import STOPPED
 from inferway.settings_file import SettingsFile
+from inferway.trace_export import Tracer
 
 from .authentication import authentication
 from .cache_secret import cache_secret
@@ -47,6 +48,7 @@ from .routes.health import ops_routes
 from .routes.models import ONE_MODEL, make_list_models, make_one_model
 from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
+from .tracing import Tracing
 from .worker_sessions import EmbedSpec, WorkerSessions
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class Gateway:
         self._metrics = Metrics(registry)
         token = grpc_util.InternalToken(config.internal_token, config.internal_token_file)
         gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._tracer = Tracer("gateway", config, registry, instance_id=gateway_id)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed)
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
@@ -112,7 +115,14 @@ class Gateway:
             (lambda: self._tenants.value) if config.tenants else None,
             anyone_may_choose_workers=config.choose_workers,
         )
-        self._front = Front(self.routes, self._metrics, caller_of, self._catalog.has, config.client_write_timeout_s)
+        self._front = Front(
+            self.routes,
+            self._metrics,
+            caller_of,
+            self._catalog.has,
+            config.client_write_timeout_s,
+            tracing=Tracing(self._tracer, config.trace_sample_ratio) if self._tracer.is_on else None,
+        )
 
     async def listen(self) -> None:
         """Raises CannotListen."""
@@ -128,6 +138,7 @@ class Gateway:
     async def serve(self, signals: StopSignals) -> int:
         """Until it is asked to stop and has drained."""
         assert self._listener is not None, "listen first"
+        self._tracer.start()
         server = HttpServer(
             self._front, max_header_bytes=self._config.max_header_bytes, keepalive_s=self._config.keepalive_s
         )
@@ -159,6 +170,7 @@ class Gateway:
             await wait_for(stop, _JOIN_POLL_S)
 
     async def close(self) -> None:
+        await self._tracer.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._listener is not None:
             self._listener.close()

@@ -23,11 +23,13 @@ from inferway.errors import OK, ApiError, Reason
 from .core.ids import is_request_id, is_traceparent
 from .core.sse import Usage
 from .core.tenants import Caller
+from .core.trace import Ended, RequestTrace
 from .core.worker_choice import ANY_WORKER, WorkerChoice, worker_choice
 from .generation import Timing
 from .http_server import SERVER, error_response
 from .identity import new_request_id
 from .metrics import OTHER, Metrics
+from .tracing import Tracing
 
 log = logging.getLogger("gateway.request")
 
@@ -44,6 +46,10 @@ class Exchange:
     traceparent: str = ""
     caller: Caller = NOBODY
     workers: WorkerChoice = ANY_WORKER
+    # None where traces are off, and for what is not an inference request.
+    trace: RequestTrace | None = None
+    # Keyed hash of the caller's own name for its user; empty without.
+    user_hash: str = ""
     # Empty for what is not an inference request; those get no outcome.
     model: str = ""
     stream: bool = False
@@ -68,6 +74,7 @@ class Exchange:
             self.headers["x-inferway-ignored"] = ", ".join(fields)
 
 
+_LEAST_SERVER_ERROR = 500
 # Asked for every few seconds by machines, which have no key.
 _PROBES = ("/health", "/health/ready", "/metrics")
 _NEEDS_NO_KEY = (*_PROBES, "/openapi.json")
@@ -90,7 +97,9 @@ class Front:
         caller_of: Callable[[str], Caller],
         is_known_model: Callable[[str], bool],
         write_timeout_s: float,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._routes = routes
         self._prefixes = [path for path in routes if path.endswith("/")]
         self._metrics = metrics
@@ -107,6 +116,8 @@ class Front:
         outcome = OK
         status = 0
         weight = 1 if self._is_inference(request) else 0  # a probe or a scrape is no load
+        if weight and self._tracing is not None:
+            exchange.trace = self._tracing.begin(exchange.traceparent)
         self.in_flight += weight
         self._metrics.in_flight.inc(weight)
         try:
@@ -178,6 +189,8 @@ class Front:
     def _record(self, request: web.BaseRequest, exchange: Exchange, outcome: str, status: int, now: float) -> None:
         route = self._route(request.path)
         self._metrics.http_responses.labels(route, str(status)).inc()
+        if exchange.trace is not None:
+            self._trace(exchange, exchange.trace, request.method, route, outcome, status, now)
         if self._is_inference(request):
             self._record_inference(exchange, outcome, now)
         elif status < 400 or route in _PROBES:
@@ -203,6 +216,39 @@ class Front:
             ttft_ms=_milliseconds(exchange.received, timing.first_token),
             e2e_ms=_milliseconds(exchange.received, now),
         )
+
+    def _trace(
+        self,
+        exchange: Exchange,
+        trace: RequestTrace,
+        method: str,
+        route: str,
+        outcome: str,
+        status: int,
+        now: float,
+    ) -> None:
+        assert self._tracing is not None
+        error, timing = exchange.error, exchange.timing
+        end = Ended(
+            request_id=exchange.request_id,
+            method=method,
+            route=route,
+            status=status,
+            is_failure=(error.status if error is not None else status) >= _LEAST_SERVER_ERROR,
+            outcome=outcome,
+            received=exchange.received,
+            queued=timing.queued,
+            first_token=timing.first_token,
+            ended=now,
+            model=exchange.model[:200],
+            stream=exchange.stream,
+            max_tokens=exchange.max_tokens,
+            usage=exchange.usage,
+            tenant_id=exchange.caller.tenant_id,
+            key_id=exchange.caller.key_id,
+            user_hash=exchange.user_hash,
+        )
+        self._tracing.end(trace, end)
 
     def _route(self, path: str) -> str:
         """The key of the route that serves a path, which is also its label."""

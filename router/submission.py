@@ -54,6 +54,7 @@ def request_from_proto(submit: router_pb2.Submit, owner: int, *, now: float) -> 
         tenant_weight=submit.tenant_weight or 1.0,
         prompt_hash=submit.prompt_hash,
         session=submit.session,
+        traceparent=submit.traceparent,
     )
 
 

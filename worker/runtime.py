@@ -30,9 +30,11 @@ from .core.detokenize import TokenTable, token_table
 from .core.outbox import Outbox
 from .core.served import ServedModels
 from .core.stop import StopStrings
+from .core.trace import ChoiceEnd
 from .core.watch import CacheContents, WatchFeed
 from .engine import Adapter, EmbedRequest, Engine, EngineInfo, FinishReason, GenerateRequest, Load, Output, Step
 from .metrics import WorkerMetrics
+from .tracing import ChoiceTraces
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,9 @@ class Live:
     choice: Choice
     started_at: float
     has_output: bool = False
+    # Monotonic seconds; 0 = not reached, or not known.
+    prefill_at: float = 0.0
+    first_output_at: float = 0.0
     is_aborting: bool = False
 
 
@@ -77,7 +82,15 @@ class Watcher:
 
 
 class Runtime:
-    def __init__(self, engine: Engine, worker_id: str, clock: Callable[[], float], metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        worker_id: str,
+        clock: Callable[[], float],
+        metrics: WorkerMetrics,
+        traces: ChoiceTraces | None = None,
+    ) -> None:
+        self._traces = traces
         self._engine = engine
         self._clock = clock
         self._metrics = metrics
@@ -152,6 +165,9 @@ class Runtime:
         logs.event(log, "refused", request_id=request.request_id, outcome=error.reason.label, detail=error.message)
         self._send(session, gateway_key, Delta(error=error))
         session.wake.set()
+        if self._traces is not None:
+            now = self._clock()
+            self._trace(request, error.reason.label, now, now)
 
     def abort(self, session: GatewaySession, gateway_key: int) -> None:
         """Stop a choice; its last delta comes with the engine's answer. Unknown keys are ignored."""
@@ -343,6 +359,10 @@ class Runtime:
                 continue
             if not live.has_output:
                 live.has_output = True
+                if live.choice.completion_tokens:
+                    live.first_output_at = now
+                if output.queue_s is not None:
+                    live.prefill_at = live.started_at + output.queue_s
                 self._metrics.cached_tokens[live.request.model] += live.choice.cached_tokens
             if delta.finish_reason is not None or delta.error is not None:
                 self._end(live, _outcome(delta), now)
@@ -392,6 +412,32 @@ class Runtime:
             cached_tokens=live.choice.cached_tokens,
             completion_tokens=live.choice.completion_tokens,
         )
+
+        if self._traces is not None:
+            self._trace(request, outcome, live.started_at, now, live)
+
+    def _trace(
+        self, request: GenerateRequest, outcome: str, started: float, now: float, live: Live | None = None
+    ) -> None:
+        """`live` None: it was refused."""
+        assert self._traces is not None
+        choice = live.choice if live is not None else None
+        end = ChoiceEnd(
+            request_id=request.request_id,
+            model=request.model[:200],
+            engine=self.info.name if self.info is not None else "",
+            choice_index=request.choice_index,
+            lease_id=request.lease_id,
+            started=started,
+            prefill=live.prefill_at if live is not None else 0.0,
+            first_token=live.first_output_at if live is not None else 0.0,
+            ended=now,
+            outcome=outcome,
+            prompt_tokens=choice.prompt_tokens if choice is not None else len(request.prompt_token_ids),
+            cached_tokens=choice.cached_tokens if choice is not None else 0,
+            completion_tokens=choice.completion_tokens if choice is not None else 0,
+        )
+        self._traces.ended(request.traceparent, end)
 
     def _check_open(self) -> EngineInfo:
         """What the engine is, unless nothing new is taken. Raises ApiError."""

@@ -54,6 +54,7 @@ def make_embeddings(inference: Inference) -> Handler:
         )
         spec = EmbedSpec(exchange.request_id, model.name, inputs, asked.dimensions, ask.priority, exchange.traceparent)
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)
+        embedding.trace = exchange.trace
         try:
             vectors = await embedding.run()
         finally:

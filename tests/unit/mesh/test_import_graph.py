@@ -16,7 +16,7 @@ PACKAGES = ("inferway", *SERVICES)
 
 IMPURE = {"asyncio", "time", "random", "os", "logging", "socket", "threading", "subprocess"}
 PURE_LIBRARIES = {"msgspec", "numpy", "minijinja", "fastokens", "tokenizers", "jsonschema_rs"}
-SHARED_WITH_CORES = {"inferway.errors", "inferway.blocks", "inferway.sampling", "inferway.settings"}
+SHARED_WITH_CORES = {"inferway.errors", "inferway.blocks", "inferway.sampling", "inferway.settings", "inferway.tracing"}
 # Outside of its core package, held to the same rules and so free to be imported there: the vocabulary of engines, and
 # the simulator without its command.
 SIMULATOR = ("cache", "capacity", "engine", "figures", "plot", "replay", "report", "trace")
