@@ -82,6 +82,16 @@ class Tracer:
         self._convert: _Converter
         self._count = registry.counter("trace_spans", "Spans by whether the collector has taken them.", "outcome")
 
+    @property
+    def waiting(self) -> int:
+        """Spans in the queue."""
+        return len(self._queue)
+
+    @property
+    def lost(self) -> int:
+        """Spans that found the queue full and are not counted yet."""
+        return self._lost
+
     def new_span_id(self) -> int:
         return self._random.getrandbits(64) or 1
 
