@@ -229,12 +229,15 @@ class Front:
     ) -> None:
         assert self._tracing is not None
         error, timing = exchange.error, exchange.timing
+        is_failure = (error.status if error is not None else status) >= _LEAST_SERVER_ERROR
+        if not self._tracing.keeps(trace, is_failure=is_failure, now=now):
+            return
         end = Ended(
             request_id=exchange.request_id,
             method=method,
             route=route,
             status=status,
-            is_failure=(error.status if error is not None else status) >= _LEAST_SERVER_ERROR,
+            is_failure=is_failure,
             outcome=outcome,
             received=exchange.received,
             queued=timing.queued,

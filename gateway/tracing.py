@@ -23,8 +23,10 @@ class Tracing:
         context = TraceContext(trace_id, tracer.new_span_id(), is_sampled(parent, trace_id, self._ratio))
         return RequestTrace(context, parent.span_id if parent is not None else 0, tracer.new_span_id)
 
+    def keeps(self, trace: RequestTrace, *, is_failure: bool, now: float) -> bool:
+        """Whether the spans of a request that is over are written; asked once, and if so, `end` is to follow."""
+        return self._tracer.keeps(trace.context.is_sampled, is_failure or trace.has_fault, now=now)
+
     def end(self, trace: RequestTrace, end: Ended) -> None:
         """The last byte of its answer is written, or it was given up."""
-        has_failed = end.is_failure or trace.has_fault
-        if self._tracer.keeps(trace.context.is_sampled, has_failed, now=end.ended):
-            self._tracer.add(spans(trace, end))
+        self._tracer.add(spans(trace, end))

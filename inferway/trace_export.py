@@ -79,7 +79,7 @@ class Tracer:
         self._thread: threading.Thread | None = None
         self._give_up = threading.Event()
         self._exporter: OTLPSpanExporter
-        self._convert: _Converter
+        self._convert: Converter
         self._count = registry.counter("trace_spans", "Spans by whether the collector has taken them.", "outcome")
 
     @property
@@ -108,7 +108,7 @@ class Tracer:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         is_insecure = urlsplit(self._endpoint).scheme == "http"
         self._exporter = OTLPSpanExporter(endpoint=self._endpoint, insecure=is_insecure, timeout=EXPORT_TIMEOUT_S)
-        self._convert = _Converter(self._service, self._instance_id)
+        self._convert = Converter(self._service, self._instance_id)
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
@@ -185,7 +185,7 @@ async def _ended(thread: threading.Thread, limit_s: float) -> bool:
     return not thread.is_alive()
 
 
-class _Converter:
+class Converter:
     """Our spans as the SDK's. The wall clock is read at each batch: it may be set while a process runs."""
 
     def __init__(self, service: str, instance_id: str) -> None:

@@ -76,7 +76,7 @@ class RequestTrace:
     @property
     def has_fault(self) -> bool:
         """Whether some attempt has failed by a fault of ours, whatever became of the request."""
-        return any(attempt.error in FAULTS for attempt in self.attempts)
+        return any(attempt.error and attempt.error in FAULTS for attempt in self.attempts)
 
 
 @dataclass(frozen=True, slots=True)
