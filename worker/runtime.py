@@ -178,17 +178,47 @@ class Runtime:
 
     async def embed(self, requests: Sequence[EmbedRequest], lease_id: int) -> list[Sequence[float]]:
         """The embeddings of all inputs of one request; cancelling it frees what it holds. Raises ApiError."""
+        started, outcome = self._clock(), Reason.CLIENT_CLOSED_REQUEST.label
         try:
             requests = [self._checked(request) for request in requests]
             with self._embedding(lease_id):
                 vectors = await gather_or_fail(self._embed_one(request) for request in requests)
+            outcome = OK
         except ApiError as error:
-            self._metrics.outcomes[error.reason.label] += 1
+            outcome = error.reason.label
+            self._metrics.outcomes[outcome] += 1
             raise
+        except Exception:
+            outcome = Reason.INTERNAL_ERROR.label
+            raise
+        finally:
+            if self._traces is not None:
+                self._trace_embed(self._traces, requests, lease_id, outcome, started)
         self._metrics.outcomes[OK] += 1
         for request in requests:
             self._metrics.prompt_tokens[request.model] += len(request.prompt_token_ids)
         return vectors
+
+    def _trace_embed(
+        self, traces: ChoiceTraces, requests: Sequence[EmbedRequest], lease_id: int, outcome: str, started: float
+    ) -> None:
+        if not requests:
+            return
+        end = ChoiceEnd(
+            request_id=requests[0].request_id,
+            model=requests[0].model[:200],
+            engine=self.info.name if self.info is not None else "",
+            choice_index=0,
+            lease_id=lease_id,
+            started=started,
+            prefill=0.0,
+            first_token=0.0,
+            ended=self._clock(),
+            outcome=outcome,
+            prompt_tokens=sum(len(request.prompt_token_ids) for request in requests),
+            is_embedding=True,
+        )
+        traces.ended(requests[0].traceparent, end)
 
     def _checked(self, request: EmbedRequest) -> EmbedRequest:
         self._check_open()

@@ -27,6 +27,7 @@ SERVER, CLIENT = 2, 3
 FINISH = {"finish": "stop", "usage": {"prompt": 5, "completion": 2}}
 BREAK = {"grpc_error": {"code": "INTERNAL", "details": "x"}}
 SCRIPTS = {
+    "broken": [BREAK],
     "whole": [{"sleep_ms": 200}, {"text": "a"}, {"sleep_ms": 200}, {"text": "b"}, FINISH],
     "endless": [{"text": "t", "repeat": 1000, "gap_ms": 20}, FINISH],
     "breaks": [{"text": "a"}, BREAK],
@@ -184,6 +185,27 @@ async def test_a_retried_request_has_a_pair_of_spans_for_each_attempt(collector:
     assert one(spans, CHAT).attributes["inferway.attempts"] == 2
     by_parent = {span.parent_id: span.attributes["inferway.outcome"] for span in spans if span.name == "choice"}
     assert by_parent == {first.span_id: "worker_failed", second.span_id: "ok"}
+
+
+async def test_embeddings_have_a_trace_as_well(collector: Collector, mesh: Mesh) -> None:
+    """Also of those that fail: the worker's span is below the attempt."""
+    headers = {"traceparent": PARENT}
+    for request_id, outcome in (("vector.1", "ok"), ("broken.1", "worker_failed")):
+        body = {"model": "m-embed", "input": ["one", "two"]}
+        address = mesh.gateway.address
+        answer = await send(address, "POST /v1/embeddings", body=body, request_id=request_id, headers=headers)
+        assert (answer.status == 200) == (outcome == "ok")
+        await until(lambda of=request_id: any(span.parent_id == PARENT[36:52] for span in collector.of(of)), 10, "root")
+        await until(lambda of=request_id: any(span.name == "embed" for span in collector.of(of)), 10, "the worker's")
+        spans = collector.of(request_id)
+        root = one(spans, "POST /v1/embeddings")
+        assert root.attributes["gen_ai.operation.name"] == "embeddings"
+        assert root.attributes["inferway.outcome"] == outcome
+        for span in spans:
+            if span.name == "embed":
+                assert chain(spans, span) == ["embed", "generate", "POST /v1/embeddings"]
+                assert span.attributes["inferway.outcome"] == outcome
+                assert span.is_error == (outcome != "ok")
 
 
 async def test_what_is_not_sampled_and_does_not_fail_is_not_told(collector: Collector, mesh: Mesh) -> None:
