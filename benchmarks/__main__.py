@@ -13,6 +13,7 @@ BENCHMARKS = (
     "token_path",
     "tool_path",
     "request_path",
+    "tracing",
     "ledger",
     "tokenizing",
     "lookups",

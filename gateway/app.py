@@ -21,6 +21,7 @@ from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, Readiness
 from inferway.service import STOPPED
 from inferway.settings_file import SettingsFile
+from inferway.trace_export import Tracer
 
 from .accounting import Accounting
 from .accounts import closing
@@ -51,6 +52,7 @@ from .routes.models import ONE_MODEL, make_list_models, make_one_model
 from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
 from .shared_secrets import cache_secret, key_secret
+from .tracing import Tracing
 from .worker_sessions import EmbedSpec, WorkerSessions
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Gateway:
         self._metrics = Metrics(registry)
         token = grpc_util.InternalToken(config.internal_token, config.internal_token_file)
         gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._tracer = Tracer("gateway", config, registry, instance_id=gateway_id)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         self._accounting = Accounting(config, gateway_id, registry, self._metrics)
         self._sessions = WorkerSessions(gateway_id, token, self._sessions_changed, self._accounting.offered)
@@ -127,6 +130,7 @@ class Gateway:
             self._catalog.has,
             closing(self._accounting.quotas),
             config.client_write_timeout_s,
+            tracing=Tracing(self._tracer, config.trace_sample_ratio) if self._tracer.is_on else None,
         )
         self._admin = Admin(
             config,
@@ -153,6 +157,7 @@ class Gateway:
     async def serve(self, signals: StopSignals) -> int:
         """Until it is asked to stop and has drained."""
         assert self._listener is not None, "listen first"
+        self._tracer.start()
         runner, admin_runner = self._new_runner(self._front), self._new_runner(self._admin.front)
         await runner.setup()
         await admin_runner.setup()
@@ -195,6 +200,7 @@ class Gateway:
             await wait_for(stop, _JOIN_POLL_S)
 
     async def close(self) -> None:
+        await self._tracer.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
         await self._admin.close()
         await self._access.close()

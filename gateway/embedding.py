@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import grpc
 
 from inferway.errors import ApiError, Reason
 
+from .core.trace import Attempt, RequestTrace
 from .generation import FULL_PAUSES_S, REFUSALS, outcome_of
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
@@ -38,6 +40,9 @@ class Embedding:
         self._routing = routing
         self._sessions = sessions
         self._metrics = metrics
+        # Set before `run` where the request is traced.
+        self.trace: RequestTrace | None = None
+        self._attempt: Attempt | None = None
         self.worker_id = ""
         self.queued = self.dispatched = 0.0
 
@@ -84,11 +89,15 @@ class Embedding:
                 granted.set_exception(error)
 
         ticket = Ticket(self._ask, tuple(excluded), on_grant, on_reject)
+        if self.trace is not None:
+            self._attempt = self.trace.attempt(now=time.monotonic())
+            ticket.traceparent = self.trace.told_router(self._attempt)
         self._routing.submit(ticket)
         try:
             async with asyncio.timeout(self._ask.queue_deadline + _QUEUE_GRACE_S - time.monotonic()):
                 return await granted
-        except ApiError:
+        except ApiError as error:
+            self._attempt_over(error.reason)
             raise
         except BaseException as error:
             self._routing.cancel(ticket)
@@ -100,6 +109,7 @@ class Embedding:
 
     async def _compute(self, grant: Grant) -> list[Sequence[float]]:
         outcome = ReleaseOutcome.CANCELLED
+        reason: Reason | None = None
         try:
             session = self._sessions.by_address(grant.worker_address)
             if session is None:
@@ -107,19 +117,28 @@ class Embedding:
                 raise ApiError(Reason.MODEL_NOT_READY, "The worker cannot be reached.", retry_after_s=1.0)
             self.dispatched = time.monotonic()
             self.worker_id = session.worker_id
-            vectors = await session.embed(self._spec, grant.lease_id, timeout_s=self._deadline - time.monotonic())
+            spec = self._spec
+            if self.trace is not None and self._attempt is not None:
+                self._attempt.granted(session.worker_id, session.address, now=self.dispatched)
+                spec = replace(spec, traceparent=self.trace.told_worker(self._attempt))
+            vectors = await session.embed(spec, grant.lease_id, timeout_s=self._deadline - time.monotonic())
             outcome = ReleaseOutcome.OK
             return vectors
         except ApiError as error:
-            outcome = outcome_of(error)
+            outcome, reason = outcome_of(error), error.reason
             raise
         except grpc.RpcError as error:
-            outcome = ReleaseOutcome.FAILED
+            outcome, reason = ReleaseOutcome.FAILED, Reason.WORKER_FAILED
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise ApiError(Reason.UPSTREAM_TIMEOUT, "The request took longer than its deadline.") from None
             raise ApiError(Reason.WORKER_FAILED, "The worker that computed the embeddings was lost.") from None
         finally:
+            self._attempt_over(reason)
             self._give_back(grant, outcome)
+
+    def _attempt_over(self, reason: Reason | None) -> None:
+        if self._attempt is not None:
+            self._attempt.ended(reason.label if reason is not None else "", now=time.monotonic())
 
     def _give_back(self, grant: Grant, outcome: ReleaseOutcome) -> None:
         if grant.router is not None:

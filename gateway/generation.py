@@ -26,6 +26,7 @@ from .core.constraints import Constraint
 from .core.generation_fields import Sampling
 from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
+from .core.trace import Attempt, RequestTrace
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
 from .routing import Routing
@@ -73,6 +74,8 @@ class Plan:
     constraint: Constraint | None = None
     # See RequestSpec; differs between the prompts of one request.
     settlement: bytes = b""
+    # None where traces are off; `traceparent` then goes on as it came.
+    trace: RequestTrace | None = None
 
 
 @dataclass(slots=True)
@@ -214,6 +217,8 @@ class Generation:
         self._metrics = metrics
         self._state = _State.WAITING
         self._ticket: Ticket | None = None
+        # The present one, where the request is traced.
+        self._attempt: Attempt | None = None
         self._run: _Run | None = None
         # The one that the request ended on, and how many of its choices have yet to tell their final count.
         self._last_run: _Run | None = None
@@ -253,6 +258,7 @@ class Generation:
         """Give everything back: what runs is aborted, what waits is cancelled. Idempotent."""
         if self._state is not _State.ENDED:
             self._state = _State.ENDED
+            self._attempt_over()
             self._let_go(ReleaseOutcome.CANCELLED)
         for future in (self.started, self.ended):
             if future.done() and not future.cancelled():
@@ -273,6 +279,7 @@ class Generation:
         if self._state is _State.ENDED:
             return
         self._state = _State.ENDED
+        self._attempt_over(error.reason)
         self._let_go(outcome, died=died)
         for future in (self.started, self.ended):
             if not future.done():
@@ -312,6 +319,8 @@ class Generation:
             return
         self._has_output = True
         self.timing.first_token = time.monotonic()
+        if self._attempt is not None:
+            self._attempt.first_token_at = self.timing.first_token
         grant = self._run.grant
         if grant.router is not None:
             grant.router.first_token(grant.lease_id, cached_tokens)
@@ -326,6 +335,7 @@ class Generation:
         run.open_choices -= 1
         if not run.open_choices:
             self._state = _State.ENDED
+            self._attempt_over()
             if not self.ended.done():  # its handler may have been cancelled just now
                 self.ended.set_result(None)
             self._let_go(ReleaseOutcome.OK)
@@ -349,6 +359,7 @@ class Generation:
                 error.extra_headers["x-should-retry"] = "false"
             self._end(error, outcome, died=died)
             return
+        self._attempt_over(error.reason)
         self._workers_lost += lost
         self._metrics.retries.labels(error.reason.label).inc()
         is_full = error.reason is Reason.OVERLOADED
@@ -368,13 +379,32 @@ class Generation:
 
     def _new_ticket(self) -> Ticket:
         self._state = _State.WAITING
+        self._attempt_over(Reason.MODEL_NOT_READY)  # where it was granted, and not sent
         avoided = tuple(self._excluded | self._full | self._unreachable)
         self._ticket = Ticket(self._plan.ask, avoided, self._granted, self._rejected)
+        trace = self._plan.trace
+        if trace is not None:
+            self._attempt = trace.attempt(now=time.monotonic())
+            self._ticket.traceparent = trace.told_router(self._attempt)
         return self._ticket
+
+    def _attempt_over(self, reason: Reason | None = None) -> None:
+        """The present attempt, unless it is over already."""
+        if self._attempt is not None:
+            self._attempt.ended(reason.label if reason is not None else "", now=time.monotonic())
+
+    def _traceparent(self, session: WorkerSession, now: float) -> str:
+        """What the worker is told: the present attempt, or what the caller has said."""
+        trace, attempt = self._plan.trace, self._attempt
+        if trace is None or attempt is None:
+            return self._plan.traceparent
+        attempt.granted(session.worker_id, session.address, now=now)
+        return trace.told_worker(attempt)
 
     def _rejected(self, error: ApiError) -> None:
         """Nobody takes it; where a worker had it before, what that one said is the better answer."""
         self._ticket = None
+        self._attempt_over(error.reason)
         left_s = self._plan.ask.queue_deadline - time.monotonic()
         is_full = self._full and error.reason is Reason.OVERLOADED
         if is_full and (pause_s := next(self._pauses, left_s)) < left_s:
@@ -433,7 +463,7 @@ class Generation:
             priority=plan.ask.priority,
             cache_salt=plan.cache_salt,
             lease_id=grant.lease_id,
-            traceparent=plan.traceparent,
+            traceparent=self._traceparent(session, now),
             logprobs=plan.logprobs,
             prompt_logprobs=plan.prompt_logprobs,
             prompt_wire=plan.prompt_wire,

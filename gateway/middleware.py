@@ -23,6 +23,7 @@ from inferway.errors import OK, ApiError, Reason
 from .core.ids import is_request_id, is_traceparent
 from .core.sse import Usage
 from .core.tenants import Caller
+from .core.trace import Ended, RequestTrace
 from .core.worker_choice import ANY_WORKER, WorkerChoice, worker_choice
 from .generation import Timing
 from .http_server import SERVER, error_response
@@ -30,6 +31,7 @@ from .identity import new_request_id
 from .in_flight import InFlight, Progress
 from .metrics import OTHER, Metrics
 from .quota.quotas import Reservation
+from .tracing import Tracing
 
 log = logging.getLogger("gateway.request")
 
@@ -48,6 +50,10 @@ class Exchange:
     traceparent: str = ""
     caller: Caller = NOBODY
     workers: WorkerChoice = ANY_WORKER
+    # None where traces are off, and for what is not an inference request.
+    trace: RequestTrace | None = None
+    # Keyed hash of the caller's own name for its user; empty without.
+    user_hash: str = ""
     # Empty for what is not an inference request; those get no outcome.
     model: str = ""
     # By the name that the caller uses.
@@ -83,6 +89,7 @@ class Exchange:
             self.headers["x-inferway-ignored"] = ", ".join(fields)
 
 
+_LEAST_SERVER_ERROR = 500
 # Asked for every few seconds by machines, which have no key.
 _PROBES = ("/health", "/health/ready", "/metrics")
 _NEEDS_NO_KEY = (*_PROBES, "/openapi.json")
@@ -107,7 +114,9 @@ class Front:
         is_known_model: Callable[[str], bool],
         close: Callable[[Exchange, Reservation, str], None],
         write_timeout_s: float,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._routes = routes
         self._prefixes = [path for path in routes if path.endswith("/")]
         self._metrics = metrics
@@ -127,6 +136,8 @@ class Front:
         status = 0
         is_load = self._is_inference(request)  # a probe or a scrape is none
         if is_load:
+            if self._tracing is not None:
+                exchange.trace = self._tracing.begin(exchange.traceparent)
             exchange.task = asyncio.current_task()
             self.in_flight.add(exchange)
             self._metrics.in_flight.inc()
@@ -206,6 +217,8 @@ class Front:
     def _record(self, request: web.BaseRequest, exchange: Exchange, outcome: str, status: int, now: float) -> None:
         route = exchange.route
         self._metrics.http_responses.labels(route, str(status)).inc()
+        if exchange.trace is not None:
+            self._trace(exchange, exchange.trace, request.method, route, outcome, status, now)
         if self._is_inference(request):
             self._record_inference(exchange, outcome, now)
         elif status < 400 or route in _PROBES:
@@ -231,6 +244,42 @@ class Front:
             ttft_ms=_milliseconds(exchange.received, timing.first_token),
             e2e_ms=_milliseconds(exchange.received, now),
         )
+
+    def _trace(
+        self,
+        exchange: Exchange,
+        trace: RequestTrace,
+        method: str,
+        route: str,
+        outcome: str,
+        status: int,
+        now: float,
+    ) -> None:
+        assert self._tracing is not None
+        error, timing = exchange.error, exchange.timing
+        is_failure = (error.status if error is not None else status) >= _LEAST_SERVER_ERROR
+        if not self._tracing.keeps(trace, is_failure=is_failure, now=now):
+            return
+        end = Ended(
+            request_id=exchange.request_id,
+            method=method,
+            route=route,
+            status=status,
+            is_failure=is_failure,
+            outcome=outcome,
+            received=exchange.received,
+            queued=timing.queued,
+            first_token=timing.first_token,
+            ended=now,
+            model=exchange.model[:200],
+            stream=exchange.stream,
+            max_tokens=exchange.max_tokens,
+            usage=exchange.usage,
+            tenant_id=exchange.caller.tenant_id,
+            key_id=exchange.caller.key_id,
+            user_hash=exchange.user_hash,
+        )
+        self._tracing.end(trace, end)
 
     def _route(self, path: str) -> str:
         """The key of the route that serves a path, which is also its label."""

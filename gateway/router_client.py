@@ -76,7 +76,7 @@ class Grant:
 class Ticket:
     """One ask that waits. Exactly one of the two calls comes, unless the ticket is cancelled first."""
 
-    __slots__ = ("ask", "excluded", "on_grant", "on_reject", "router")
+    __slots__ = ("ask", "excluded", "on_grant", "on_reject", "router", "traceparent")
 
     def __init__(
         self,
@@ -92,6 +92,8 @@ class Ticket:
         self.on_reject = on_reject
         # Where it waits; None: at the gateway itself, because no router is connected.
         self.router: RouterClient | None = None
+        # What the router's span belongs to; empty: it has none.
+        self.traceparent = ""
 
 
 class RouterClient:
@@ -146,6 +148,7 @@ class RouterClient:
             pinned_worker=ask.pinned_worker,
             prompt_hash=ask.prompt_hash,
             num_choices=ask.num_choices,
+            traceparent=ticket.traceparent,
         )
         self._outbox_filled.set()
 

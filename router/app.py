@@ -21,6 +21,7 @@ from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, OpsServer, Readiness
 from inferway.service import STOPPED
 from inferway.settings_file import SettingsFile
+from inferway.trace_export import Tracer
 
 from .config import Config
 from .core.dispatcher import Dispatcher
@@ -37,6 +38,7 @@ from .metrics import RouterMetrics
 from .pages import decisions_page
 from .service import SERVICE_NAME, RouterService
 from .sources import DnsName, Sources, parse_sources, resolve
+from .tracing import DecisionTraces
 from .worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -101,7 +103,9 @@ class App:
             config.explain_records, ended=self._decision_log.add if self._decision_log is not None else None
         )
         self._records.routing_version = self._routing.version
-        self._driver = Driver(self.dispatcher, self._metrics, self._records)
+        self._tracer = Tracer("router", config, self._registry, instance_id=config.name)
+        traces = DecisionTraces(self._tracer, self._records) if self._tracer.is_on else None
+        self._driver = Driver(self.dispatcher, self._metrics, self._records, traces)
         self._grpc: grpc.aio.Server | None = None
         self._ops: OpsServer | None = None
         self._pool: WorkerPool | None = None
@@ -136,6 +140,7 @@ class App:
         )
         servicer = RouterService(router_id, self._driver, pool.members, self._metrics)
         router_pb2_grpc.add_RouterServicer_to_server(servicer, self._grpc)
+        self._tracer.start()
         await self._grpc.start()
         await self._ops.start()
         self._tasks = [
@@ -189,6 +194,7 @@ class App:
         if self._decision_log is not None:
             await self._decision_log.close()
         self._driver.close()
+        await self._tracer.close()
         logs.event(log, "closed")
 
     async def _follow_routing(self) -> None:

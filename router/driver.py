@@ -21,6 +21,7 @@ from .core.messages import Action, Dispatch, ReleaseOutcome, Report, Request, Ti
 from .core.records import Records
 from .core.worker import Worker
 from .metrics import DISPATCHED, RouterMetrics
+from .tracing import DecisionTraces
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ class KnownWorker(NamedTuple):
 
 
 class Driver:
-    def __init__(self, dispatcher: Dispatcher, metrics: RouterMetrics, records: Records) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, metrics: RouterMetrics, records: Records, traces: DecisionTraces | None = None
+    ) -> None:
+        self._traces = traces
         self.dispatcher = dispatcher
         self.records = records
         # Set whenever an address comes, answers or goes, or a worker changes its status.
@@ -89,8 +93,11 @@ class Driver:
         """Take a waiting request out; `settle` is to follow."""
         request = self.dispatcher.cancel(ticket)
         if request is not None:
-            self.records.cancelled(request, now=time.monotonic())
+            now = time.monotonic()
+            self.records.cancelled(request, now=now)
             self._metrics.cancelled(request.model)
+            if self._traces is not None:
+                self._traces.decided(request, None, now=now)
 
     def settle(self) -> None:
         """Take the decisions that are possible now and deliver what came of them."""
@@ -102,6 +109,8 @@ class Driver:
             if deliver is not None:
                 deliver(action)
             self.records.decided(action, now=now)
+            if self._traces is not None:
+                self._traces.decided(action.request, action, now=now)
         for lease_id in self.dispatcher.take_abandoned():
             self.records.abandoned(lease_id, now=now)
         self._tell_of_breakers()

@@ -35,6 +35,7 @@ def request_from_proto(submit: router_pb2.Submit, owner: int, *, now: float) -> 
         tenant_weight=submit.tenant_weight or 1.0,
         prompt_hash=submit.prompt_hash,
         session=submit.session,
+        traceparent=submit.traceparent,
     )
     _check_range("priority", request.priority, 0, _MAX_PRIORITY)
     _check_range("queue_timeout_ms", submit.queue_timeout_ms, 1, _MAX_QUEUE_TIMEOUT_MS)

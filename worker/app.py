@@ -16,6 +16,7 @@ from inferway.lifecycle import StopSignals, unless, wait_for
 from inferway.metrics import Registry
 from inferway.ops import OK, SHUTTING_DOWN, OpsServer, Readiness
 from inferway.service import FAILED, STOPPED, CannotStart
+from inferway.trace_export import Tracer
 
 from .config import Config
 from .core.detokenize import UnsupportedTokenizer
@@ -24,6 +25,7 @@ from .engines import EngineNotInstalled, build
 from .metrics import WorkerMetrics
 from .runtime import Runtime
 from .service import SERVICE_NAME, WorkerServicer
+from .tracing import ChoiceTraces
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class App:
         self._grpc: grpc.aio.Server | None = None
         self._ops: OpsServer | None = None
         self._runtime: Runtime | None = None
+        self._tracer: Tracer | None = None
         self._watch: asyncio.Task[None] | None = None
         self._is_leaving = False
         self._has_failed = asyncio.Event()
@@ -72,7 +75,10 @@ class App:
             engine = self._engine or build(config, worker_id)
         except EngineNotInstalled as error:
             raise CannotStart(str(error)) from error
-        self._runtime = Runtime(engine, worker_id, time.monotonic, WorkerMetrics(registry))
+        tracer = self._tracer = Tracer("worker", config, registry, instance_id=worker_id)
+        traces = ChoiceTraces(tracer) if tracer.is_on else None
+        self._runtime = Runtime(engine, worker_id, time.monotonic, WorkerMetrics(registry), traces)
+        tracer.start()
         worker_pb2_grpc.add_WorkerServicer_to_server(WorkerServicer(self._runtime), self._grpc)
         await self._grpc.start()
         await self._ops.start()
@@ -135,6 +141,8 @@ class App:
             await self._ops.close()
         if self._runtime is not None:
             await self._runtime.close()
+        if self._tracer is not None:
+            await self._tracer.close()
         logs.event(log, "closed")
 
     async def _watch_engine(self) -> None:

@@ -120,6 +120,8 @@ class Output:
     error: ApiError | None = None
     # Prompt tokens found in the cache; set on the first output of a key.
     cached_tokens: int | None = None
+    # Seconds between `generate` and the beginning of the prompt pass; on the first output of a key, where it is known.
+    queue_s: float | None = None
     # The last of token_ids is an end-of-turn or stop token: counted, never shown.
     ends_with_stop_token: bool = False
     # One for each of token_ids, where asked for.

@@ -32,9 +32,11 @@ from .core.orphans import Orphan, Orphans
 from .core.outbox import Outbox
 from .core.served import ServedModels
 from .core.stop import StopStrings
+from .core.trace import ChoiceEnd
 from .core.watch import CacheContents, WatchFeed
 from .engine import Adapter, EmbedRequest, Engine, EngineInfo, FinishReason, GenerateRequest, Load, Output, Step
 from .metrics import WorkerMetrics
+from .tracing import ChoiceTraces
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,9 @@ class Live:
     choice: Choice
     started_at: float
     has_output: bool = False
+    # Monotonic seconds; 0 = not reached, or not known.
+    prefill_at: float = 0.0
+    first_output_at: float = 0.0
     is_aborting: bool = False
     is_settled_later: bool = False
 
@@ -84,7 +89,15 @@ class Watcher:
 
 
 class Runtime:
-    def __init__(self, engine: Engine, worker_id: str, clock: Callable[[], float], metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        worker_id: str,
+        clock: Callable[[], float],
+        metrics: WorkerMetrics,
+        traces: ChoiceTraces | None = None,
+    ) -> None:
+        self._traces = traces
         self._engine = engine
         self._clock = clock
         self._metrics = metrics
@@ -180,6 +193,9 @@ class Runtime:
         logs.event(log, "refused", request_id=request.request_id, outcome=error.reason.label, detail=error.message)
         self._send(session, gateway_key, Delta(error=error))
         session.wake.set()
+        if self._traces is not None:
+            now = self._clock()
+            self._trace(request, error.reason.label, now, now)
 
     def abort(self, session: GatewaySession, gateway_key: int) -> None:
         """Stop a choice; its last delta comes with the engine's answer. Unknown keys are ignored."""
@@ -203,17 +219,47 @@ class Runtime:
 
     async def embed(self, requests: Sequence[EmbedRequest], lease_id: int) -> list[Sequence[float]]:
         """The embeddings of all inputs of one request; cancelling it frees what it holds. Raises ApiError."""
+        started, outcome = self._clock(), Reason.CLIENT_CLOSED_REQUEST.label
         try:
             requests = [self._checked(request) for request in requests]
             with self._embedding(lease_id):
                 vectors = await gather_or_fail(self._embed_one(request) for request in requests)
+            outcome = OK
         except ApiError as error:
-            self._metrics.outcomes[error.reason.label] += 1
+            outcome = error.reason.label
+            self._metrics.outcomes[outcome] += 1
             raise
+        except Exception:
+            outcome = Reason.INTERNAL_ERROR.label
+            raise
+        finally:
+            if self._traces is not None:
+                self._trace_embed(self._traces, requests, lease_id, outcome, started)
         self._metrics.outcomes[OK] += 1
         for request in requests:
             self._metrics.prompt_tokens[request.model] += len(request.prompt_token_ids)
         return vectors
+
+    def _trace_embed(
+        self, traces: ChoiceTraces, requests: Sequence[EmbedRequest], lease_id: int, outcome: str, started: float
+    ) -> None:
+        if not requests:
+            return
+        end = ChoiceEnd(
+            request_id=requests[0].request_id,
+            model=requests[0].model[:200],
+            engine=self.info.name if self.info is not None else "",
+            choice_index=0,
+            lease_id=lease_id,
+            started=started,
+            prefill=0.0,
+            first_token=0.0,
+            ended=self._clock(),
+            outcome=outcome,
+            prompt_tokens=sum(len(request.prompt_token_ids) for request in requests),
+            is_embedding=True,
+        )
+        traces.ended(requests[0].traceparent, end)
 
     def _checked(self, request: EmbedRequest) -> EmbedRequest:
         self._check_open()
@@ -398,6 +444,10 @@ class Runtime:
                 continue
             if not live.has_output:
                 live.has_output = True
+                if live.choice.completion_tokens:
+                    live.first_output_at = now
+                if output.queue_s is not None:
+                    live.prefill_at = live.started_at + output.queue_s
                 self._metrics.cached_tokens[live.request.model] += live.choice.cached_tokens
             if delta.finish_reason is not None or delta.error is not None:
                 self._end(live, _outcome(delta), now)
@@ -454,6 +504,32 @@ class Runtime:
             cached_tokens=live.choice.cached_tokens,
             completion_tokens=live.choice.completion_tokens,
         )
+
+        if self._traces is not None:
+            self._trace(request, outcome, live.started_at, now, live)
+
+    def _trace(
+        self, request: GenerateRequest, outcome: str, started: float, now: float, live: Live | None = None
+    ) -> None:
+        """`live` None: it was refused."""
+        assert self._traces is not None
+        choice = live.choice if live is not None else None
+        end = ChoiceEnd(
+            request_id=request.request_id,
+            model=request.model[:200],
+            engine=self.info.name if self.info is not None else "",
+            choice_index=request.choice_index,
+            lease_id=request.lease_id,
+            started=started,
+            prefill=live.prefill_at if live is not None else 0.0,
+            first_token=live.first_output_at if live is not None else 0.0,
+            ended=now,
+            outcome=outcome,
+            prompt_tokens=choice.prompt_tokens if choice is not None else len(request.prompt_token_ids),
+            cached_tokens=choice.cached_tokens if choice is not None else 0,
+            completion_tokens=choice.completion_tokens if choice is not None else 0,
+        )
+        self._traces.ended(request.traceparent, end)
 
     def _offer_orphans(self) -> None:
         """Tell sessions of those whose turn it is, and keep one timer for the next that time alone makes due."""

@@ -98,6 +98,7 @@ def parse_chat(body: bytes) -> ChatRequest:
         fields=sent(raw),
         max_tokens_field="max_tokens" if chat.max_completion_tokens is None else "max_completion_tokens",
         sticky_key=chat.prompt_cache_key or chat.user or "",
+        user=chat.user or "",
         service_tier=_service_tier(chat),
     )
 

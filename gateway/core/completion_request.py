@@ -68,6 +68,7 @@ def parse_completion(body: bytes) -> CompletionRequest:
         ignored=ignored,
         fields=sent(raw),
         sticky_key=completion.user or "",
+        user=completion.user or "",
     )
 
 

@@ -107,6 +107,8 @@ class GenerationRequest:
     choices_field: str = "n"
     # Equal for requests that belong together; "": the caller did not say.
     sticky_key: str = ""
+    # The caller's own name for who asks; never told to anybody but as a keyed hash.
+    user: str = ""
     service_tier: ServiceTier | None = None
     # What the text of each choice must match.
     constraint: Constraint | None = None

@@ -58,6 +58,7 @@ def make_embeddings(inference: Inference) -> Handler:
         await inference.reserve(exchange, asked.model, Usage(prompt_tokens, 0))
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)
         exchange.progress = lambda: Progress(Timing(embedding.queued, embedding.dispatched), embedding.worker_id)
+        embedding.trace = exchange.trace
         try:
             vectors = await embedding.run()
         finally:

@@ -70,6 +70,8 @@ class Request:
     session: int = 0
     # Requests of the model that waited at its priority and above when it came; the dispatcher says so.
     queued_behind: int = 0
+    # The gateway's span that the decision belongs to (W3C trace context); empty: of no trace.
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

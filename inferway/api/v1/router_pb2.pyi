@@ -84,7 +84,7 @@ class DispatchRequest(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., submits: _Optional[_Iterable[_Union[Submit, _Mapping]]] = ..., first_tokens: _Optional[_Iterable[_Union[FirstToken, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Release, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("ticket", "request_id", "model", "tenant_id", "priority", "prompt_tokens", "expected_tokens", "block_hashes", "queue_timeout_ms", "excluded_workers", "num_choices", "pinned_worker", "prompt_hash", "tenant_weight", "session")
+    __slots__ = ("ticket", "request_id", "model", "tenant_id", "priority", "prompt_tokens", "expected_tokens", "block_hashes", "queue_timeout_ms", "excluded_workers", "num_choices", "pinned_worker", "prompt_hash", "tenant_weight", "session", "traceparent")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class Submit(_message.Message):
     PROMPT_HASH_FIELD_NUMBER: _ClassVar[int]
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     ticket: int
     request_id: str
     model: str
@@ -115,7 +116,8 @@ class Submit(_message.Message):
     prompt_hash: int
     tenant_weight: float
     session: int
-    def __init__(self, ticket: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant_id: _Optional[str] = ..., priority: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., expected_tokens: _Optional[int] = ..., block_hashes: _Optional[_Iterable[int]] = ..., queue_timeout_ms: _Optional[int] = ..., excluded_workers: _Optional[_Iterable[str]] = ..., num_choices: _Optional[int] = ..., pinned_worker: _Optional[str] = ..., prompt_hash: _Optional[int] = ..., tenant_weight: _Optional[float] = ..., session: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, ticket: _Optional[int] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant_id: _Optional[str] = ..., priority: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., expected_tokens: _Optional[int] = ..., block_hashes: _Optional[_Iterable[int]] = ..., queue_timeout_ms: _Optional[int] = ..., excluded_workers: _Optional[_Iterable[str]] = ..., num_choices: _Optional[int] = ..., pinned_worker: _Optional[str] = ..., prompt_hash: _Optional[int] = ..., tenant_weight: _Optional[float] = ..., session: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class FirstToken(_message.Message):
     __slots__ = ("lease_id", "cached_tokens")

@@ -23,6 +23,7 @@ SHARED_WITH_CORES = {
     "inferway.rendezvous",
     "inferway.sampling",
     "inferway.settings",
+    "inferway.tracing",
     "inferway.usage",
 }
 # Outside of its core package, held to the same rules and so free to be imported there: the vocabulary of engines, and

@@ -546,3 +546,17 @@ def test_a_choice_that_cannot_go_on() -> None:
     assert ended[1].error is not None
     assert not ended[1].token_ids
     assert ended[2].token_ids == (4,)
+
+
+def test_the_time_in_the_queue_is_told() -> None:
+    """With the first output: from the submission to the step that begins with the prompt."""
+    scheduler = Scheduler(max_running=1, max_waiting=1, context_length=64, end_tokens=())
+    for key in (1, 2):
+        request = GenerateRequest(key, f"r{key}", "m", prompt(5, seed=key), Sampling(max_tokens=1))
+        scheduler.submit(request, now=10.0 + key)
+    waited = {}
+    for now in (12.5, 20.0):
+        plan = scheduler.begin(lambda _: 100, now=now)
+        for output in scheduler.finish(plan, {row: 7 for row in range(len(plan.tokens)) if plan.wanted[row]}):
+            waited[output.key] = output.queue_s
+    assert waited == {1: 1.5, 2: 8.0}

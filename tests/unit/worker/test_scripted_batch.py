@@ -154,6 +154,9 @@ def test_above_max_running_the_highest_priority_goes_first() -> None:
     assert clock.batch.load().num_requests_waiting == 3
     clock.run()
     assert sorted((1, 2, 3, 4), key=clock.ended_at) == [1, 3, 2, 4]
+    # Each is told how long it waited: until the one before it had ended.
+    waited = [clock.of(key)[0][1].queue_s for key in (1, 3, 2, 4)]
+    assert waited == [0.0, *(pytest.approx(clock.ended_at(key)) for key in (1, 3, 2))]
 
 
 @pytest.mark.parametrize("key", [1, 2])

@@ -122,7 +122,7 @@ class LlamaCppEngine(Engine):
             grammars = self._grammars
             if constraint is not None and (grammars is None or constraint.kind not in KINDS):
                 raise ApiError(Reason.UNSUPPORTED_VALUE, f"The engine has no {constraint.kind}.", "constraint")
-            self._scheduler.submit(request, is_blocked=constraint is not None)
+            self._scheduler.submit(request, is_blocked=constraint is not None, now=time.monotonic())
             self._changed.notify()
         if constraint is not None and grammars is not None:
             grammars.ask(constraint).add_done_callback(partial(self._compiled, request))
@@ -276,7 +276,7 @@ class LlamaCppEngine(Engine):
                     self._changed.wait()
                 if self._closing:
                     return
-                plan = scheduler.begin(served.pace.budget)
+                plan = scheduler.begin(served.pace.budget, now=time.monotonic())
             results = _step(served, plan)
             with self._changed:
                 self._prefill_tokens_per_s = served.pace.tokens_per_s

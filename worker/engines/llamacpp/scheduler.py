@@ -108,7 +108,7 @@ class Scheduler:
         self._arrivals = 0
         self._steps = 0
 
-    def submit(self, request: GenerateRequest, *, is_blocked: bool = False) -> None:
+    def submit(self, request: GenerateRequest, *, is_blocked: bool = False, now: float = 0.0) -> None:
         """Queue a request, or raise ApiError (OVERLOADED). The worker has checked prompt and sampling."""
         prompt = list(request.prompt_token_ids)
         room = self._context_length - len(prompt)
@@ -121,7 +121,7 @@ class Scheduler:
             )
         self._arrivals += 1
         limit = room if request.sampling.max_tokens is None else min(room, request.sampling.max_tokens)
-        choice = Choice(request, prompt, limit, self._arrivals, is_blocked=is_blocked)
+        choice = Choice(request, prompt, limit, self._arrivals, came_at=now, is_blocked=is_blocked)
         bisect.insort(self._waiting, choice, key=lambda choice: choice.rank)
         self._admit()
 
@@ -169,7 +169,7 @@ class Scheduler:
             prefill_tokens_per_s=prefill_tokens_per_s,
         )
 
-    def begin(self, budget: Callable[[bool], int]) -> Plan:
+    def begin(self, budget: Callable[[bool], int], *, now: float = 0.0) -> Plan:
         """Plan the next step. `budget(others_decode)` is the number of prompt tokens that it may compute."""
         self._steps += 1
         plan = Plan(outputs=self._end_leaving())
@@ -188,6 +188,7 @@ class Scheduler:
                 continue
             if choice.cached_tokens is None and left > 0:
                 self._start(choice, slot, ahead, plan)
+                choice.began_at = now
             if choice.cached_tokens is not None:
                 left -= _prefill(choice, slot, left, plan)
             ahead.append(slot)
@@ -320,6 +321,8 @@ class Scheduler:
 def _first(choice: Choice, output: Output) -> Output:
     """Say in a choice's first output what only that one says."""
     output.cached_tokens = choice.cached_tokens
+    if choice.cached_tokens is not None:
+        output.queue_s = choice.began_at - choice.came_at
     if choice.request.prompt_logprobs:
         output.prompt_logprobs, choice.prompt_logprobs = choice.prompt_logprobs, []
     return output

@@ -26,6 +26,9 @@ class Choice:
     prompt: list[int]
     limit: int
     arrival: int
+    # Monotonic seconds: submitted, and its first prompt token about to be computed.
+    came_at: float = 0.0
+    began_at: float = 0.0
     completion: list[int] = field(default_factory=list)
     # None until its first prompt token is about to be computed.
     cached_tokens: int | None = None

@@ -56,6 +56,8 @@ class Job:
     locked_blocks: int = 0
     reserved_blocks: int = 0
     due_at: float = 0.0
+    came_at: float = 0.0
+    began_at: float = 0.0
     has_output: bool = False
     is_running: bool = False
     is_cancelled: bool = False
@@ -116,6 +118,7 @@ class Batch:
         job.todo_tokens = len(job.prompt) - self._cached_blocks(job) * self._block_size
         self._todo_tokens += job.todo_tokens
         self._jobs[job.key] = job
+        job.came_at = now
         self._num_waiting += 1
         heappush(self._waiting, (-job.priority, self._arrivals, job))
         self._arrivals += 1
@@ -172,14 +175,14 @@ class Batch:
 
     def _start_step(self, now: float) -> None:
         self._has_newcomer = False
-        self._admit()
+        self._admit(now)
         self._step_ends_at = now + self._step_s
         if self._prefilling:
             self._budget += self._prefill_tokens_per_s * self._step_s
         else:
             self._budget = 0.0
 
-    def _admit(self) -> None:
+    def _admit(self, now: float) -> None:
         while self._waiting and len(self._prefilling) + len(self._decoding) < self._max_running:
             job = self._waiting[0][2]
             if not job.is_cancelled and not self._reserve(job):
@@ -188,6 +191,7 @@ class Batch:
             if job.is_cancelled:
                 continue
             job.is_running = True
+            job.began_at = now
             self._num_waiting -= 1
             self._prefilling.append(job)
 
@@ -315,6 +319,7 @@ class Batch:
             first = job.play.first_counts
             output.cached_tokens = job.cached_tokens if first.cached is None else first.cached
             output.prompt_tokens = first.prompt
+            output.queue_s = job.began_at - job.came_at
         return output
 
     def _leave(self, job: Job) -> None:
