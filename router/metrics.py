@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from inferway.metrics import LATENCY_BUCKETS, OTHER, Registry
 
 from .core.dispatcher import Dispatcher
-from .core.headroom import headroom
+from .core.headroom import capacity, headroom
 from .core.health import BreakerState
 from .core.messages import Action, Dispatch, WorkerStatus
 
@@ -187,7 +187,7 @@ class _State(Collector):
         for model in self._dispatcher.models():
             if not model.workers:
                 continue
-            room = headroom((worker.capacity() for worker in model.workers), queued_tokens=model.queue.tokens)
+            room = headroom(map(capacity, model.workers), queued_tokens=model.queue.tokens)
             for family, value in zip(families, room, strict=True):
                 family.add_metric([model.name], value)
         yield from families

@@ -7,7 +7,6 @@ from math import inf
 
 from .books import Books, Lease
 from .fleet import Reading
-from .headroom import Capacity
 from .health import TRUSTING, Breaker, BreakerState, HealthRules, SlowStart
 from .messages import Report, WorkerInfo, WorkerStatus
 
@@ -155,34 +154,15 @@ class Worker:
     def could_ever_take(self, num_choices: int) -> bool:
         return num_choices <= self.info.max_running + self.info.max_waiting
 
-    def capacity(self) -> Capacity:
-        """For whoever asks how much more there is room for."""
-        return Capacity(
-            is_open=self._is_open,
-            load=self.books.load,
-            slots=self.slots_now,
-            kv_total=self.kv_total_tokens or inf,
-            kv_promised=self._kv_promised,
-            pending_tokens=self.books.pending_tokens,
-            prefill_rate=self.prefill_rate,
-        )
-
-    @property
-    def _is_open(self) -> bool:
-        return self.status is WorkerStatus.READY and self.breaker.admits
-
-    @property
-    def _kv_promised(self) -> float:
-        """What the KV cache holds and will hold for those that run."""
-        books, growth_share = self.books, self.mean_length_share * _GROWING_SHARE
-        return self.report.kv_used_tokens + books.uncached_tokens + books.expected_completion_tokens * growth_share
-
     def reading(self) -> Reading[float]:
         """An idle worker takes whatever it could ever take: what is too large for its slots or its KV cache would
         otherwise wait for a room that never comes, and the engine knows best.
         """
         books, info = self.books, self.info
-        is_open, load, promised = self._is_open, books.load, self._kv_promised
+        is_open = self.status is WorkerStatus.READY and self.breaker.admits
+        load = books.load
+        growth_share = self.mean_length_share * _GROWING_SHARE
+        promised = self.report.kv_used_tokens + books.uncached_tokens + books.expected_completion_tokens * growth_share
         kv_total = self.kv_total_tokens or inf
         if not is_open:
             room = 0
@@ -200,7 +180,7 @@ class Worker:
             kv_room=kv_total - promised if load else inf,
             kv_promised=promised,
             kv_share=promised / kv_total,
-            kv_growth_share=self.mean_length_share * _GROWING_SHARE,
+            kv_growth_share=growth_share,
             pending_tokens=books.pending_tokens,
             ms_per_token=_MS / self.prefill_rate,
             crowding=min(1.0, load / info.max_running),

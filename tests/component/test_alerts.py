@@ -137,6 +137,7 @@ FIRING: Mapping[str, Fires] = {
             f'{GATEWAY}_settlements_total{{event="x"}}': "0+9x3",
         },
     ),
+    "InferwayRedisNearFull": Fires(8, {f"{GATEWAY}_redis_memory_used_ratio": "0.9x8"}),
     "InferwayLedgerNearFull": Fires(12, {f"{GATEWAY}_ledger_tenants_over_alarm": "1x12"}),
 }
 
@@ -162,6 +163,7 @@ HEALTHY: Mapping[str, str] = {
     f"{GATEWAY}_spool_failed": "0x60",
     f'{GATEWAY}_settlements_total{{event="lost"}}': "0x60",
     f"{GATEWAY}_ledger_tenants_over_alarm": "0x60",
+    f"{GATEWAY}_redis_memory_used_ratio": "0.5x60",
     f'{WORKER}_num_requests_running{{instance="busy"}}': "9x60",
     f'{WORKER}_step_seconds_count{{instance="busy"}}': "0+100x60",
 }

@@ -30,7 +30,7 @@ needs_prometheus = pytest.mark.skipif(
 )
 
 # Metrics of the books of quotas, which are there where Redis is.
-OF_REDIS = re.compile(r"inferway_gateway_(quota_|settlements|spool_|ledger_)")
+OF_REDIS = re.compile(r"inferway_gateway_(quota_|settlements|spool_|ledger_|redis_)")
 
 
 def rules() -> list[dict[str, Any]]:
