@@ -45,8 +45,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: _Count = 100
-    # The id of the last change of the page before.
-    before: Annotated[str, Meta(pattern=r"^([0-9]{1,20}(-[0-9]{1,20})?)?$")] = ""
+    # The id of the last change of the page before: two numbers of 64 bits at most.
+    before: Annotated[str, Meta(pattern=r"^([0-9]{1,19}(-[0-9]{1,19})?)?\Z")] = ""
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
