@@ -338,6 +338,15 @@ async def test_the_file_and_its_keys_can_be_blocked(installation: Installation) 
     await installation.until_both(FILE_KEY, 200)
 
 
+async def test_the_bearer_of_tokens_can_be_blocked(installation: Installation) -> None:
+    """By the issuer's name and the subject, as the ledger and the log call it."""
+    admin = installation.admins[0]
+    block = await admin.good("PUT /blocks/keys/filed/corp:dept/anna")
+    assert (block["kind"], block["name"]) == ("key", "filed/corp:dept/anna")
+    await admin.good("DELETE /blocks/keys/filed/corp:dept/anna")
+    assert (await admin.good("GET /blocks"))["blocks"] == []
+
+
 async def test_requests_are_listed_and_killed_by_id_wherever_they_are(installation: Installation) -> None:
     """Two on two gateways with one id, of which both end; a third goes on."""
     one, other = installation.admins
