@@ -96,7 +96,7 @@ class RequestSpec:
     # Of a long prompt: `prompt_wire` of its ids, made off the loop.
     prompt_wire: bytes = b""
     constraint: Constraint | None = None
-    # What another gateway needs to know to settle it, at most 1 KiB; empty: nobody settles it.
+    # What another gateway needs to know to settle it, at most 2 KiB; empty: nobody settles it.
     settlement: bytes = b""
 
 

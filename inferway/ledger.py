@@ -21,7 +21,7 @@ class UnknownEntry(ValueError):
     """Not an entry, or one that a later version has written with other meanings."""
 
 
-class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request, or, with a `part`, one of several parts that were booked apart from each other.
 
     Times are Unix milliseconds: those up to the first token by the gateway's clock, the end by the store's.

@@ -32,8 +32,8 @@ _TOKENIZER_PIECE_BYTES = 1 << 20
 _REPORT_INTERVAL_S = 0.002
 # A watcher hears from an idle worker this often.
 _REPORT_IDLE_S = 1.0
-# Of at most 1 KiB of settlement each, and as much for the rest: below the 256 KiB of a StepBatch.
-_ORPHANS_A_BATCH = 128
+# Of at most 2 KiB of settlement each, and as much for the rest: below the 256 KiB of a StepBatch.
+_ORPHANS_A_BATCH = 64
 # Of a model whose engine does not say when it was made: one and the same for all workers, 2024-01-01.
 _CREATED_UNKNOWN = 1_704_067_200
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ..core.tenants import Name
 from ..directory.documents import Block, key_subject, model_subject, tenant_subject
@@ -15,6 +17,8 @@ from .endpoints import NewBlock
 from .running import Running
 from .sources import Sources
 
+# A key by its name, or the bearer of tokens: the name of their issuer, and the subject (core/issuers.py).
+_Bearer = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(:[^\x00-\x1f\x7f]{1,128})?\Z")]
 _WHERE = "Blocks are kept in Redis, for all gateways"
 # In this time every gateway that hears of changes has read the blocks anew.
 _AGAIN_S = 0.5
@@ -72,7 +76,7 @@ def _subject(places: Mapping[str, str]) -> tuple[str, Selection]:
     tenant_id = in_shape(places["tenant"], Name, "tenant")
     if "key" not in places:
         return tenant_subject(tenant_id), Selection(tenant_id=tenant_id)
-    key_id = in_shape(places["key"], Name, "key")
+    key_id = in_shape(places["key"], _Bearer, "key")
     return key_subject(tenant_id, key_id), Selection(tenant_id=tenant_id, key_id=key_id)
 
 

@@ -90,7 +90,9 @@ def read_time(text: str | None, param: str) -> int | None:
         pass
     try:
         at = datetime.fromisoformat(text)
-        return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
+        unix = int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
+        shown_time(unix)  # in UTC it may be of no year that there is
+        return unix
     except (ValueError, OverflowError):
         raise invalid(param, f"'{param}' must be a day (2027-06-30) or a time (2027-06-30T12:00:00Z).") from None
 

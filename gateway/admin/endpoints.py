@@ -45,8 +45,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: _Count = 100
-    # The id of the last change of the page before.
-    before: Annotated[str, Meta(pattern=r"^([0-9]{1,20}(-[0-9]{1,20})?)?$")] = ""
+    # The id of the last change of the page before: two numbers of 64 bits at most.
+    before: Annotated[str, Meta(pattern=r"^([0-9]{1,19}(-[0-9]{1,19})?)?\Z")] = ""
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +65,7 @@ class Which(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A last segment that ends in "..." takes the rest of the path: names of models have slashes."""
+    """A last segment that ends in "..." takes the rest of the path: models and subjects of tokens have slashes."""
 
     id: str
     method: str
@@ -121,13 +121,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "block_tenant", "PUT", "/blocks/tenants/{tenant}", "Refuse a tenant's requests at once", "the block", NewBlock
     ),
     Endpoint(
-        "block_key", "PUT", "/blocks/keys/{tenant}/{key}", "Refuse a key's requests at once", "the block", NewBlock
+        "block_key", "PUT", "/blocks/keys/{tenant}/{key...}", "Refuse a key's requests at once", "the block", NewBlock
     ),
     Endpoint(
         "block_model", "PUT", "/blocks/models/{model...}", "Refuse requests for a model at once", "the block", NewBlock
     ),
     Endpoint("unblock_tenant", "DELETE", "/blocks/tenants/{tenant}", "Take the block away", "the block"),
-    Endpoint("unblock_key", "DELETE", "/blocks/keys/{tenant}/{key}", "Take the block away", "the block"),
+    Endpoint("unblock_key", "DELETE", "/blocks/keys/{tenant}/{key...}", "Take the block away", "the block"),
     Endpoint("unblock_model", "DELETE", "/blocks/models/{model...}", "Take the block away", "the block"),
     Endpoint(
         "list_requests",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from inferway.errors import ApiError
+
 from ..core.tenants import TenantFields
 from ..directory.documents import Unreadable, tenant_subject
 from .audit import AuditLog
@@ -14,6 +16,8 @@ from .sources import Sources, Tenant
 
 # What stands for a document in the audit log that this version could not read.
 UNREADABLE = "not understood"
+# A tenant that is listed and has no document.
+_HALF = "it is being made or deleted, or that broke off: put or delete it again"
 
 
 class TenantEndpoints:
@@ -39,6 +43,8 @@ class TenantEndpoints:
                 shown.append(_shown(await self._sources.tenant(tenant_id)))
             except Unreadable as error:
                 shown.append({"id": tenant_id, "source": "redis", "unreadable": str(error)})
+            except ApiError:
+                shown.append({"id": tenant_id, "source": "redis", "unreadable": _HALF})
         return Result({"tenants": shown, "next": ids[page.limit - 1] if len(ids) > page.limit else None})
 
     async def _get(self, call: Call) -> Result:
@@ -76,7 +82,8 @@ class TenantEndpoints:
             before = None if old is None else fields_of(old, TenantFields)
         except Unreadable:
             before = UNREADABLE
-        if before is None:
+        # Where deleting it broke off, keys are left that are to be revoked.
+        if before is None and not await documents.is_listed(tenant_id):
             raise not_found(f"tenant '{tenant_id}'")
         await self._audit.record(call.by, "delete", tenant_subject(tenant_id), before)
         await documents.delete_tenant(tenant_id)

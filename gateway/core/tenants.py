@@ -40,11 +40,13 @@ LEAST_PRIORITY, DEFAULT_PRIORITY, HIGHEST_PRIORITY = 0, 5, 9
 # How far OpenAI's tiers are from the default.
 _TIER_STEPS: Mapping[ServiceTier | None, int] = {"flex": -2, "priority": 2}
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
 _Priority = Annotated[int, Meta(ge=0, le=9)]
 # Beyond these a share is as good as none, or as all.
 _Weight = Annotated[float, Meta(ge=0.001, le=1000)]
-_Pattern = Annotated[str, Meta(min_length=1)]
+_Pattern = Annotated[str, Meta(min_length=1, max_length=256)]
+# Every request is matched with all of them, and what it is bound by is looked up at one time.
+_MOST_MODEL_QUOTAS = 100
 Patterns = tuple[_Pattern, ...] | None
 
 
@@ -79,7 +81,7 @@ class TenantFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limits: Limits = UNLIMITED
     quota: Quota = NO_QUOTA
     # By pattern of model names.
-    model_quotas: dict[_Pattern, Quota] = {}
+    model_quotas: Annotated[dict[_Pattern, Quota], Meta(max_length=_MOST_MODEL_QUOTAS)] = {}
     token_weights: TokenWeights = TokenWeights()
     quota_mode: Literal["enforce", "shadow"] = "enforce"
     quota_outage: Outage = "local"

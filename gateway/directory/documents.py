@@ -19,6 +19,7 @@ All methods raise one of AWAY_ERRORS when Redis is away.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import secrets
@@ -42,6 +43,10 @@ _MARK_BYTES = 6
 _MARK_CHARS = 8
 # Changes that the audit log holds, about.
 _AUDIT_LENGTH = 100_000
+
+# Documents of keys that are read together, and keys that are revoked at one time, each over its own connection.
+_AT_ONCE = 200
+_REVOKED_AT_ONCE = 16
 
 Client = Redis | RedisCluster
 
@@ -145,11 +150,17 @@ class Documents:
         await self._redis.set(self._tenant(tenant_id), msgspec.json.encode(fields))
         await self.announce(f"tenant {tenant_id}")
 
+    async def is_listed(self, tenant_id: str) -> bool:
+        """Also of one that is half made or half deleted, and has no document."""
+        return bool(await self._redis.sismember(self._prefix + "tenants", tenant_id))
+
     async def delete_tenant(self, tenant_id: str) -> bool:
         """With all its keys; says whether there was one. What it has used and its ledger stay."""
         was_there = bool(await self._redis.delete(self._tenant(tenant_id)))
-        for key_id in await self._index(tenant_id):
-            await self.revoke_key(tenant_id, key_id)
+        key_ids = list(await self._index(tenant_id))
+        for start in range(0, len(key_ids), _REVOKED_AT_ONCE):
+            some = key_ids[start : start + _REVOKED_AT_ONCE]
+            await asyncio.gather(*(self.revoke_key(tenant_id, key_id) for key_id in some))
         await self._redis.srem(self._prefix + "tenants", tenant_id)
         await self.announce(f"tenant {tenant_id}")
         return was_there
@@ -176,12 +187,18 @@ class Documents:
 
     async def keys(self, tenant_id: str) -> list[KeyDocument]:
         """All of a tenant, by name. Raises Unreadable."""
-        found = [await self.key_by_digest(digest) for _, digest in sorted((await self._index(tenant_id)).items())]
-        return [document for document in found if document is not None]
+        names = [self._key(digest) for _, digest in sorted((await self._index(tenant_id)).items())]
+        found: list[KeyDocument] = []
+        for start in range(0, len(names), _AT_ONCE):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for name in names[start : start + _AT_ONCE]:
+                    pipe.get(name)
+                found += [_read_key(raw) for raw in await pipe.execute() if raw is not None]
+        return found
 
     async def key(self, tenant_id: str, key_id: str) -> KeyDocument | None:
         """Raises Unreadable."""
-        digest = (await self._index(tenant_id)).get(key_id)
+        digest = await self._listed(tenant_id, key_id)
         return None if digest is None else await self.key_by_digest(digest)
 
     async def create_key(self, tenant_id: str, key_id: str, fields: KeyFields, *, expires_s: int | None = None) -> str:
@@ -200,7 +217,7 @@ class Documents:
 
     async def change_key(self, tenant_id: str, key_id: str, fields: KeyFields, *, expires_s: int | None) -> None:
         """Put these in the place of all that it had but its text. Raises NotFound."""
-        digest = (await self._index(tenant_id)).get(key_id)
+        digest = await self._listed(tenant_id, key_id)
         old = None if digest is None else await self.key_by_digest(digest)
         if digest is None or old is None:
             raise NotFound
@@ -215,7 +232,7 @@ class Documents:
 
         To change without a gap, create a second key and revoke the first when nobody uses it any more.
         """
-        digest = (await self._index(tenant_id)).get(key_id)
+        digest = await self._listed(tenant_id, key_id)
         old = None if digest is None else await self.key_by_digest(digest)
         if digest is None or old is None:
             raise NotFound
@@ -230,7 +247,7 @@ class Documents:
     async def revoke_key(self, tenant_id: str, key_id: str) -> bool:
         """Says whether there was one."""
         was_there = False
-        while (digest := (await self._index(tenant_id)).get(key_id)) is not None:
+        while (digest := await self._listed(tenant_id, key_id)) is not None:
             was_there |= bool(await self._redis.delete(self._key(digest)))
             await self._replace(tenant_id, key_id, digest, "")
             # Once more: it may have been written between the two, by a call that then found it listed.
@@ -303,12 +320,17 @@ class Documents:
         entries = await self._redis.hgetall(self._keys(tenant_id))
         return {_text(key_id): _text(digest) for key_id, digest in entries.items()}
 
+    async def _listed(self, tenant_id: str, key_id: str) -> str | None:
+        """The digest of one key."""
+        digest = await self._redis.hget(self._keys(tenant_id), key_id)
+        return None if digest is None else _text(digest)
+
     async def _replace(self, tenant_id: str, key_id: str, old: str, new: str) -> bool:
         return bool(await self._redis.eval(_REPLACE, 1, self._keys(tenant_id), key_id, old, new))
 
     async def _put_key(self, digest: str, document: KeyDocument) -> None:
         await self._redis.set(self._key(digest), msgspec.json.encode(document))
-        if (await self._index(document.tenant)).get(document.key_id) != digest:
+        if await self._listed(document.tenant, document.key_id) != digest:
             # Revoked, alone or with its tenant, between the two writes: what is not listed could never be revoked.
             await self._redis.delete(self._key(digest))
             raise NotFound

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -104,15 +104,17 @@ class Quotas:
         while self._slices is not None:
             if self._is_alone and await self._books.wait_up(_LOOK_S):
                 try:
-                    await self._tell_open(self._slices)
+                    told = await self._tell_open(self._slices)
                     self._is_alone = False
+                    # And those that were granted meanwhile, which are few.
+                    await self._tell_open(self._slices, told)
                 except StoreAway:
-                    pass
+                    self._is_alone = True
             await asyncio.sleep(_LOOK_S)
 
-    async def _tell_open(self, slices: Slices) -> None:
-        """Raises StoreAway."""
-        calls = slices.open_calls()
+    async def _tell_open(self, slices: Slices, told: Set[str] = frozenset()) -> Set[str]:
+        """All but those that have been told; the ids of these. Raises StoreAway."""
+        calls = [each for each in slices.open_calls() if each[1].reservation_id not in told]
         for start in range(0, len(calls), _AT_ONCE):
             await asyncio.gather(
                 *(
@@ -120,6 +122,7 @@ class Quotas:
                     for tenant_id, call in calls[start : start + _AT_ONCE]
                 )
             )
+        return {call.reservation_id for _, call in calls}
 
     async def reserve(self, caller: Caller, names: tuple[str, ...], most: Usage) -> Reservation:
         """A place for a request that will use `most` as far as one can tell, for a model that goes by `names`.
@@ -157,8 +160,9 @@ class Quotas:
         except asyncio.CancelledError:
             self._void(reservation)
             raise
-        if verdict.is_granted and self._slices is not None:
-            self._slices.granted(tenant_id, call, verdict.standings, now_ms=_now_ms())
+        if self._slices is not None:
+            told = self._slices.granted if verdict.is_granted else self._slices.refused
+            told(tenant_id, call, verdict.standings, now_ms=_now_ms())
         self._decided("shared", verdict)
         return verdict
 

@@ -37,6 +37,8 @@ _TENANTS = 4096
 _HEAD_WORDS = 3
 _RESERVE_KEYS, _RESERVE_FIELDS = 4, 5
 _SETTLE_KEYS, _SETTLE_FIELDS = 5, 7
+# A script takes some thousands of names at one time; what it does is to be short besides.
+_BOUNDS_A_CALL = 500
 # Settlements that wait for their answers at one time: a spool that is replayed does not hold up requests.
 _SETTLE_AT_ONCE = 64
 
@@ -164,8 +166,12 @@ class RedisBooks:
 
     async def standings(self, tenant_id: str, bounds: Sequence[Bound]) -> Sequence[Standing]:
         """As they are now; lets go of leases that ran out."""
-        words = b"".join((_blob(plan_of(bounds).packed), _EMPTY, _ZERO, _ZERO, _ZERO))
-        return _verdict(await self._reserves.call(tenant_id, words)).standings
+        found: list[Standing] = []
+        for start in range(0, max(1, len(bounds)), _BOUNDS_A_CALL):
+            some = plan_of(bounds[start : start + _BOUNDS_A_CALL])
+            words = b"".join((_blob(some.packed), _EMPTY, _ZERO, _ZERO, _ZERO))
+            found += _verdict(await self._reserves.call(tenant_id, words)).standings
+        return found
 
     async def settle(self, tenant_id: str, settlement: Settlement) -> bool:
         """Release what was held, book what was used and write the ledger's entry; False where that was done before."""

@@ -200,7 +200,15 @@ async def test_tenants_are_made_changed_and_taken_away(installation: Installatio
         ("PATCH /tenants/outside", {"priority": {"default": 9, "highest": 1}}, "priority"),
         ("POST /tenants/outside/keys", {}, None),
         ("POST /tenants/outside/keys", {"id": "x", "expires": "soon"}, "expires"),
+        ("POST /tenants/outside/keys", {"id": "x", "expires": "9999-12-31T23:59:59-23:59"}, "expires"),
+        ("POST /tenants/outside/keys", {"id": "x", "expires": "0001-01-01T00:00:00+14:00"}, "expires"),
         ("POST /tenants/outside/keys", {"id": "x/y"}, "id"),
+        ("POST /tenants/outside/keys", {"id": "x\n"}, "id"),
+        ("PUT /tenants/t%0A", {}, "tenant"),
+        ("PUT /tenants/t", {"model_quotas": {"m" * 257: {}}}, "model_quotas"),
+        ("PUT /tenants/t", {"model_quotas": {str(number): {} for number in range(101)}}, "model_quotas"),
+        ("GET /audit?before=1%0A", None, "before"),
+        ("GET /audit?before=99999999999999999999", None, "before"),
         ("PUT /blocks/tenants/t", {"kil": True}, None),
         ("PUT /tenants/t", [], None),
         ("GET /tenants?limit=0", None, "limit"),
@@ -328,6 +336,15 @@ async def test_the_file_and_its_keys_can_be_blocked(installation: Installation) 
         await installation.until_both(FILE_KEY, status)
         await admin.good(f"DELETE /blocks/{path}")
     await installation.until_both(FILE_KEY, 200)
+
+
+async def test_the_bearer_of_tokens_can_be_blocked(installation: Installation) -> None:
+    """By the issuer's name and the subject, as the ledger and the log call it."""
+    admin = installation.admins[0]
+    block = await admin.good("PUT /blocks/keys/filed/corp:dept/anna")
+    assert (block["kind"], block["name"]) == ("key", "filed/corp:dept/anna")
+    await admin.good("DELETE /blocks/keys/filed/corp:dept/anna")
+    assert (await admin.good("GET /blocks"))["blocks"] == []
 
 
 async def test_requests_are_listed_and_killed_by_id_wherever_they_are(installation: Installation) -> None:
@@ -464,6 +481,20 @@ async def test_lists_of_tenants_go_on(installation: Installation) -> None:
         names += [one["id"] for one in page["tenants"]]
         after = page["next"]
     assert names == ["filed", "p1", "p2", "p3"]
+
+
+async def test_a_tenant_whose_deletion_broke_off(installation: Installation) -> None:
+    """It is listed, with what is the matter, and its keys end when it is deleted again."""
+    admin, redis = installation.admins[0], installation.valkey
+    await installation.tenant("half")
+    redis.call("DEL", "inferway:dir:tenant:half")
+    (shown,) = [one for one in (await admin.good("GET /tenants"))["tenants"] if one["id"] == "half"]
+    assert "delete it again" in shown["unreadable"]
+    await admin.good("DELETE /tenants/half")
+    assert redis.call("EXISTS", "inferway:dir:keys:half") == b":0\r\n", (
+        "no key would come back with a tenant of this name"
+    )
+    assert (await admin("DELETE /tenants/half")).status == 404
 
 
 async def test_while_redis_is_away(installation: Installation) -> None:

@@ -76,6 +76,19 @@ async def test_tenants(documents: Documents) -> None:
     assert await documents.keys("a") == []
 
 
+async def test_a_tenant_of_many_keys(documents: Documents) -> None:
+    """All are read, by name, and none is left when the tenant is taken away."""
+    await documents.put_tenant("many", TenantFields())
+    ids = [f"k{number:03}" for number in range(450)]
+    texts = await asyncio.gather(*(documents.create_key("many", one, KEY_FIELDS) for one in ids[:16]))
+    for one in ids[16:]:
+        await documents.create_key("many", one, KEY_FIELDS)
+    assert [document.key_id for document in await documents.keys("many")] == ids
+    await documents.delete_tenant("many")
+    assert await documents.keys("many") == []
+    assert [await documents.find_key(text) for text in texts] == [None] * 16
+
+
 async def test_keys(documents: Documents) -> None:
     """From the making of one to its end: its text finds it, an old one no longer, and its fields change in between."""
     text = await documents.create_key("t", "k", KEY_FIELDS, expires_s=4_000_000_000)

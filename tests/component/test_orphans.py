@@ -126,18 +126,18 @@ async def test_a_settlement_that_is_too_long(tmp_path: Path) -> None:
     """It is refused by name and limit; the longest is taken, and comes back whole."""
     async with running(tmp_path) as mesh:
         session = Session(mesh.stub)
-        too_long, longest = (settled_by(mesh.generate("hello"), b"x" * size) for size in (1025, 1024))
+        too_long, longest = (settled_by(mesh.generate("hello"), b"x" * size) for size in (2049, 2048))
         await session.send([too_long, longest], gateway_id="own")
         error = (await session.end_of(too_long.key)).error
         assert (error.reason, error.param) == ("invalid_request", "settlement")
-        assert "1024" in error.message
-        assert "1025" in error.message
+        assert "2048" in error.message
+        assert "2049" in error.message
         await session.end_of(longest.key)
         await session.close()
         again = Session(mesh.stub)
         await again.send(gateway_id="own")
         await until(lambda: bool(again.orphans))
-        assert [orphan.settlement for orphan in again.orphans] == [b"x" * 1024]
+        assert [orphan.settlement for orphan in again.orphans] == [b"x" * 2048]
         await again.close()
 
 

@@ -129,6 +129,14 @@ async def test_calls_that_come_together_are_done_one_after_the_other(server: Val
             now += 20_000
 
 
+async def test_a_tenant_of_ten_thousand_keys(books: RedisBooks) -> None:
+    """How all of their bounds stand is told, in their order, although no script takes so many at once."""
+    bounds = [Bound(f"k:{number}", Kind.REQUESTS_PER_MINUTE, 9) for number in range(10_000)]
+    for place in (0, 9_999):
+        assert (await books.reserve("many", reserve(f"r{place}", (bounds[place],)))).is_granted
+    assert await used(books, "many", bounds) == [1, *[0] * 9_998, 1]
+
+
 async def test_redis_tells_the_time(server: Valkey, books: RedisBooks) -> None:
     """Nothing of a gateway's clock goes to the server: what is held runs out by the server's own."""
     assert (await books.reserve("acme", reserve("a", lease_ms=1))).is_granted

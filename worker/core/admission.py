@@ -24,7 +24,7 @@ from ..engine import Constraint, EmbedRequest, GenerateRequest, ModelInfo, Sampl
 
 # A schema of the size that gateways take, for each of the tools that a request may have, would be larger.
 MAX_CONSTRAINT_BYTES = 256 << 10
-MAX_SETTLEMENT_BYTES = 1 << 10
+MAX_SETTLEMENT_BYTES = 2 << 10
 
 
 def check_settlement(settlement: bytes) -> None:

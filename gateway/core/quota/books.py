@@ -51,7 +51,7 @@ class _Book:
         if not stamps:
             return
         if self._is_budget:
-            gone = 0 if stamps[0] == _period(self.kind, now_ms) else len(stamps)
+            gone = 0 if stamps[0] == period(self.kind, now_ms) else len(stamps)
         elif stamps[0] + MINUTE_MS > now_ms:
             return
         else:
@@ -65,10 +65,10 @@ class _Book:
         if amount == 0:
             return
         if self._is_budget:
-            period = _period(self.kind, at_ms)
-            if period != _period(self.kind, now_ms):
+            number = period(self.kind, at_ms)
+            if number != period(self.kind, now_ms):
                 return
-            self._add(0, len(self.stamps) == 1, amount, period)
+            self._add(0, len(self.stamps) == 1, amount, number)
         elif at_ms + MINUTE_MS > now_ms:
             place = self._find(at_ms)
             self._add(place, place < len(self.stamps) and self._is_in_slot(place, at_ms), amount, at_ms)
@@ -276,8 +276,8 @@ class QuotaBooks:
         return at_ms is not None and at_ms > now_ms - self._remember_ms
 
 
-def _period(kind: Kind, at_ms: int) -> int:
-    """The number of the day or the month."""
+def period(kind: Kind, at_ms: int) -> int:
+    """The number of the day or the month of a budget."""
     day = at_ms // DAY_MS
     if kind is Kind.TOKENS_PER_DAY:
         return day

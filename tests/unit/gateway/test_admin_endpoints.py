@@ -41,6 +41,7 @@ def test_every_endpoint_has_a_handler() -> None:
         ("POST", "/tenants/a/keys/k/rotate", "rotate_key", {"tenant": "a", "key": "k"}),
         ("PUT", "/blocks/models/org/model", "block_model", {"model": "org/model"}),
         ("DELETE", "/blocks/keys/a/k", "unblock_key", {"tenant": "a", "key": "k"}),
+        ("PUT", "/blocks/keys/a/corp:x/y", "block_key", {"tenant": "a", "key": "corp:x/y"}),
         ("DELETE", "/requests", "kill_requests", {}),
         ("DELETE", "/requests/r-1", "kill_request", {"request_id": "r-1"}),
     ],

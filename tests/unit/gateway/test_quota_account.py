@@ -10,6 +10,7 @@ from gateway.core.quota.policy import Bound, Kind, TokenWeights
 from gateway.core.sse import Usage
 from inferway.errors import OUTCOMES
 from inferway.ledger import LedgerEntry, entry_of
+from worker.core.admission import MAX_SETTLEMENT_BYTES
 
 NOTHING = Usage(0, 0)
 
@@ -55,6 +56,33 @@ def test_a_note_books_the_same_bounds_and_weights() -> None:
     kept = entry_of({**dict(settlement.record), "finished_ms": "1"})
     assert (kept.prompt_tokens, kept.completion_tokens, kept.cached_tokens) == (100, 10, 40)
     assert (kept.outcome, kept.worker, kept.entry_id) == ("gateway_lost", "w", "r/w.1")
+
+
+def test_a_worker_keeps_notes_of_the_longest_names() -> None:
+    """All five bounds of a tenant and of a key fit; of many model quotas as many as there is room for."""
+    long = "x" * 64
+    entry = LedgerEntry(
+        reservation_id="r" * 32,
+        request_id="i" * 128,
+        tenant=long,
+        project=long,
+        # The longest subject of a token, in characters of four bytes.
+        key=f"{long}:{chr(0x1F600) * 128}",
+        model=long,
+        endpoint="/v1/chat/completions",
+        outcome="",
+        priority=5,
+        is_stream=False,
+        received_ms=10**13,
+    )
+    scopes = ["t", f"k:{long}", *(f"m:{number}{long}" for number in range(100))]
+    bounds = [Bound(scope, kind, 1) for scope in scopes for kind in Kind]
+    data = note_of(entry, bounds, TokenWeights(input=0.3, cached=0.1, output=3.1)).encode()
+    assert len(data) <= MAX_SETTLEMENT_BYTES
+    note = decode_note(data)
+    assert note.entry == entry
+    kept = note.settlement(Usage(1, 1), part="p", outcome="gateway_lost", worker="w", age_ms=0).bounds
+    assert [bound.name for bound in kept[:10]] == [bound.name for bound in bounds[:10]]
 
 
 def test_what_is_no_note() -> None:

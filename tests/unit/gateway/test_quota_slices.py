@@ -83,3 +83,22 @@ def test_the_bound_of_overspend(before: list[int], gateways: int, most: int, wai
         assert granted_before + after <= most * (2 - 1 / gateways) + gateways
     else:
         assert after <= most + gateways
+
+
+def test_a_budget_that_has_begun_anew_is_divided_whole() -> None:
+    """Others had spent all of yesterday's, or of last month's: that says nothing of the one that runs."""
+    for kind, later_ms in ((Kind.TOKENS_PER_DAY, 86_400_000), (Kind.TOKENS_PER_MONTH, 31 * 86_400_000)):
+        slices, bound = Slices(), Bound("t", kind, 1000)
+        slices.granted("t", call(1, bound, units=100), [Standing(1000, 1)], now_ms=NOW_MS)
+        slices.settle("t", Settlement("1", [bound], 100), now_ms=NOW_MS)
+        assert granted_alone(slices, 2, bound, units=100) == 0
+        assert granted_alone(slices, 2, bound, units=100, now_ms=NOW_MS + later_ms) == 5
+
+
+def test_a_budget_that_others_have_spent_is_known_from_a_refusal() -> None:
+    """Nothing had been spent when this gateway was last granted something, and all when it was refused."""
+    slices, bound = Slices(), Bound("t", Kind.TOKENS_PER_DAY, 1000)
+    slices.granted("t", call(1, bound, units=100), [Standing(100, 1)], now_ms=NOW_MS)
+    slices.settle("t", Settlement("1", [bound], 100), now_ms=NOW_MS)
+    slices.refused("t", call(2, bound, units=100), [Standing(1000, 1)], now_ms=NOW_MS)
+    assert granted_alone(slices, 2, bound, units=100) == 0
