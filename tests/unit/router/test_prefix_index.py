@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.chains import Chains
 from router.core.index import PrefixIndex
 
 
@@ -123,6 +124,31 @@ def test_bounds_hold_and_ends_go_first(history: list[tuple[str, list[int]]], sma
             assert reachable == index.blocks(name) <= capacity
 
 
+@given(st.lists(st.tuples(st.integers(0, 2), paths), max_size=60), st.integers(0, 8), st.integers(0, 12))
+def test_what_was_used_longest_ago_goes_first(history: list[tuple[int, list[int]]], small: int, large: int) -> None:
+    """Where short nodes stay by themselves each worker holds what it would hold alone: of its blocks the last used,
+    and of one chain the first.
+    """
+    capacities = [small, large, 40]
+    chains = Chains(short=0)
+    for number, capacity in enumerate(capacities):
+        chains.add(number, capacity)
+    used: list[dict[int, tuple[int, int]]] = [{}, {}, {}]
+    seen: set[tuple[int, ...]] = set()
+    for now, (worker, path) in enumerate(history):
+        hashes = chain(path)
+        seen |= {tuple(hashes[:depth]) for depth in range(1, len(hashes) + 1)}
+        chains.insert(worker, hashes)
+        blocks = used[worker]
+        blocks |= {block: (now, -depth) for depth, block in enumerate(hashes)}
+        for block in sorted(blocks, key=blocks.__getitem__)[: max(0, len(blocks) - capacities[worker])]:
+            del blocks[block]
+        assert [chains.blocks(number) for number in range(3)] == [len(held) for held in used]
+    for prefix in seen:
+        whole = sum(bits for bits, depth in chains.match(prefix) if depth == len(prefix))
+        assert whole == sum((prefix[-1] in held) << number for number, held in enumerate(used))
+
+
 def test_the_least_recently_used_end_goes_first() -> None:
     """A chain that is used again outlives one that was used later once; what both share goes with neither."""
     index = Index(a=7)
@@ -205,3 +231,37 @@ def test_blocks_in_any_order_do_no_harm(history: list[tuple[int, list[int]]]) ->
         assert index.depths(hashes).get("a", 0) <= len(hashes)
     index.clear("a")
     assert len(index) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 6), max_size=5)), max_size=30))
+def test_prompts_that_are_no_chains_do_no_harm(history: list[tuple[str, list[int]]]) -> None:
+    """Hashes that contradict those before them are answered with nonsense, and nothing of them stays."""
+    index = Index(a=4, b=6)
+    for worker, hashes in history:
+        index.insert(worker, hashes)
+        assert all(depth <= len(hashes) for depth in index.depths(hashes).values())
+        assert index.blocks("a") <= 4
+        assert index.blocks("b") <= 6
+        assert max(index.blocks("a"), index.blocks("b")) <= len(index) <= 10
+    index.clear("a")
+    assert len(index) == index.blocks("b")
+    index.clear("b")
+    assert len(index) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), paths), max_size=20), st.integers(0, 12), paths)
+def test_what_was_predicted_stays_when_a_worker_begins_to_tell(
+    history: list[tuple[str, list[int]]], bound: int, more: list[int]
+) -> None:
+    """Its blocks, its number and its bound are what they were; and other workers' are."""
+    index = Index(a=bound, b=20)
+    for worker, path in history:
+        index.insert(worker, chain(path))
+    asked = [chain(path) for _, path in history]
+    before, blocks, total = [index.depths(hashes) for hashes in asked], index.blocks("a"), len(index)
+    index.store("a", [])
+    assert [index.depths(hashes) for hashes in asked] == before
+    assert (index.blocks("a"), len(index)) == (blocks, total)
+    index.insert("a", chain(more))
+    assert index.blocks("a") <= bound
+    assert index.depths(chain(more)).get("a", 0) == min(len(more), bound)
