@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from gateway.metrics import Metrics as GatewayMetrics
+from gateway.quota.ledger_watch import LedgerMetrics
+from gateway.quota.settling import SettlingMetrics
 from inferway.metrics import Described, Registry
 from router.core.dispatcher import Dispatcher
 from router.core.placement.routing import routing_of
@@ -66,6 +68,8 @@ def services() -> dict[str, list[Described]]:
     """What each service declares, in its order."""
     gateway, router, worker = Registry("gateway"), Registry("router"), Registry("worker")
     GatewayMetrics(gateway)
+    SettlingMetrics(gateway)
+    LedgerMetrics(gateway)
     dispatcher = Dispatcher(routing=routing_of("default"), rng=Random(0), first_lease_id=1, limits=QueueLimits())
     RouterMetrics(router, dispatcher)
     WorkerMetrics(worker)

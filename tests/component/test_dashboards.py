@@ -36,11 +36,11 @@ def test_expressions_are_valid(tmp_path: Path) -> None:
     ids=[f"{one.dashboard}: {one.panel}" for one in shown()] + [rule.get("alert", "recorded") for rule in rules()],
 )
 def test_metrics_are_there(expr: str) -> None:
-    """Every metric that is named is declared by a service, or is one of those that come with Redis."""
+    """Every metric that is named is declared by a service."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     names = re.findall(r"\binferway[:_][a-z0-9_:]+", expr)
     assert names
-    assert {name for name in names if not OF_REDIS.match(name)} <= SERIES | recorded
+    assert set(names) <= SERIES | recorded
 
 
 def test_the_parts_are_shown() -> None:

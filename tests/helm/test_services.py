@@ -21,14 +21,6 @@ from scripts.chart_values import camel_case, option_names, service_config
 from tests.support.api_server import api_server
 from tests.support.chart import NAMESPACE, VALUE_SETS, Rendered, refusal, value_set, variables, with_values
 
-# They come with quotas in Redis and the ledger.
-_TO_COME = {
-    "INFERWAY_GATEWAY_REDIS",
-    "INFERWAY_GATEWAY_GATEWAYS",
-    "INFERWAY_GATEWAY_SPOOL_DIR",
-    "INFERWAY_GATEWAY_KEY_SECRET_FILE",
-}
-
 
 @pytest.mark.parametrize("name", VALUE_SETS)
 def test_options_exist_and_are_taken(name: str) -> None:
@@ -37,7 +29,7 @@ def test_options_exist_and_are_taken(name: str) -> None:
     assert {service for _, service, _ in services} == {"gateway", "router", "worker", "front"}
     for container, service, environ in services:
         cls = service_config(service)
-        known = {config.env_name(service, field) for field in _fields(cls)} | _TO_COME
+        known = {config.env_name(service, field) for field in _fields(cls)}
         ours = {variable for variable in environ if variable.startswith("INFERWAY_")}
         assert ours <= known, container
         config.load(cls, service, environ, [])

@@ -58,7 +58,7 @@ def test_processes_find_each_other() -> None:
     assert "--listen 127.0.0.1:1 --ops-listen 127.0.0.1:2" in arguments["worker"]
     assert "--listen 127.0.0.1:3 --ops-listen 127.0.0.1:4 --workers 127.0.0.1:1" in arguments["router"]
     assert (
-        "--listen 127.0.0.1:8000 --admin-listen 127.0.0.1:7 --routers 127.0.0.1:3 --processes 1" in arguments["gateway"]
+        "--listen 127.0.0.1:8000 --admin-listen 127.0.0.1:8 --routers 127.0.0.1:3 --processes 1" in arguments["gateway"]
     )
 
 
