@@ -40,7 +40,7 @@ class Lanes:
         finally:
             self._group = None
             for name in list(self._lanes):
-                self._fail(name, "connection")
+                self._fail(name, StoreAway("connection"))
 
     async def call(self, name: str, call: bytes) -> Any:
         """Raises StoreAway; what gathers behind a call that fails fails with it, so that nobody waits twice."""
@@ -55,7 +55,7 @@ class Lanes:
         try:
             (reply,) = await self._send(name, (call,))
         except StoreAway as error:
-            self._fail(name, error.reason)
+            self._fail(name, error)
             raise
         except BaseException:
             # Whoever was under way has gone; the others have not.
@@ -81,14 +81,14 @@ class Lanes:
                 replies = await self._send(name, [each.call for each in batch])
             except StoreAway as error:
                 waiting[:0] = batch
-                self._fail(name, error.reason)
+                self._fail(name, error)
                 return
             for each, reply in zip(batch, replies, strict=True):
                 if not each.answer.done():
                     each.answer.set_result(reply)
         self._lanes.pop(name, None)
 
-    def _fail(self, name: str, reason: str) -> None:
+    def _fail(self, name: str, error: StoreAway) -> None:
         for each in self._lanes.pop(name, ()):
             if not each.answer.done():
-                each.answer.set_exception(StoreAway(reason))
+                each.answer.set_exception(type(error)(error.reason))

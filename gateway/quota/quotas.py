@@ -29,7 +29,7 @@ from ..generation_group import Running
 from ..identity import new_reservation_id
 from ..metrics import Metrics
 from .settling import Settling
-from .wire import StoreAway
+from .wire import StoreAway, StoreRefused
 
 # How soon it is noticed that the books are back, and how many calls are told again at a time.
 _LOOK_S = 0.1
@@ -100,12 +100,16 @@ class Quotas:
         """All but those that have been told; the ids of these. Raises StoreAway."""
         calls = [each for each in slices.open_calls() if each[1].reservation_id not in told]
         for start in range(0, len(calls), _AT_ONCE):
-            await asyncio.gather(
+            answers = await asyncio.gather(
                 *(
                     self._books.reserve(tenant_id, replace(call, is_shadow=True))
                     for tenant_id, call in calls[start : start + _AT_ONCE]
-                )
+                ),
+                return_exceptions=True,
             )
+            for answer in answers:
+                if isinstance(answer, BaseException) and not isinstance(answer, StoreRefused):
+                    raise answer
         return {call.reservation_id for _, call in calls}
 
     async def reserve(self, caller: Caller, names: tuple[str, ...], most: Usage) -> Reservation:
@@ -139,8 +143,12 @@ class Quotas:
             return self._alone(reservation, call)
         try:
             verdict = await self._books.reserve(tenant_id, call)
-        except StoreAway:
+        except StoreRefused:
             return self._alone(reservation, call)
+        except StoreAway:
+            verdict_alone = self._alone(reservation, call)
+            self._is_alone = self._is_alone or verdict_alone is not None
+            return verdict_alone
         except asyncio.CancelledError:
             self._void(reservation)
             raise
@@ -161,7 +169,6 @@ class Quotas:
             self._metrics.quota_decisions.labels("closed").inc()
             self._void(reservation)
             raise store_away_error(rng=self._rng)
-        self._is_alone = True
         verdict = self._slices.reserve(caller.tenant_id, call, gateways=gateways, now_ms=_now_ms())
         if not verdict.is_granted:
             self._void(reservation)
