@@ -91,4 +91,4 @@ class Lanes:
     def _fail(self, name: str, error: StoreAway) -> None:
         for each in self._lanes.pop(name, ()):
             if not each.answer.done():
-                each.answer.set_exception(StoreAway(error.reason, in_doubt=error.in_doubt))
+                each.answer.set_exception(type(error)(error.reason, in_doubt=error.in_doubt))

@@ -29,7 +29,7 @@ from ..generation_group import Running
 from ..identity import new_reservation_id
 from ..metrics import Metrics
 from .settling import Settling
-from .wire import StoreAway
+from .wire import StoreAway, StoreRefused
 
 # How soon it is noticed that the books are back, and how many calls are told again at a time.
 _LOOK_S = 0.1
@@ -116,12 +116,16 @@ class Quotas:
         """All but those that have been told; the ids of these. Raises StoreAway."""
         calls = [each for each in slices.open_calls() if each[1].reservation_id not in told]
         for start in range(0, len(calls), _AT_ONCE):
-            await asyncio.gather(
+            answers = await asyncio.gather(
                 *(
                     self._books.reserve(tenant_id, replace(call, is_shadow=True))
                     for tenant_id, call in calls[start : start + _AT_ONCE]
-                )
+                ),
+                return_exceptions=True,
             )
+            for answer in answers:
+                if isinstance(answer, BaseException) and not isinstance(answer, StoreRefused):
+                    raise answer
         return {call.reservation_id for _, call in calls}
 
     async def reserve(self, caller: Caller, names: tuple[str, ...], most: Usage) -> Reservation:
@@ -155,8 +159,12 @@ class Quotas:
             return self._alone(reservation, call)
         try:
             verdict = await self._books.reserve(tenant_id, call)
+        except StoreRefused:
+            return self._alone(reservation, call)
         except StoreAway as away:
-            return self._alone(reservation, call, in_doubt=away.in_doubt)
+            alone = self._alone(reservation, call, in_doubt=away.in_doubt)
+            self._is_alone = self._is_alone or alone is not None
+            return alone
         except asyncio.CancelledError:
             self._void(reservation)
             raise
@@ -178,7 +186,6 @@ class Quotas:
             if in_doubt:
                 self._void(reservation)
             raise store_away_error(rng=self._rng)
-        self._is_alone = True
         verdict = self._slices.reserve(caller.tenant_id, call, gateways=gateways, now_ms=_now_ms())
         if in_doubt and not verdict.is_granted:
             self._void(reservation)

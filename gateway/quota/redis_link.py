@@ -19,7 +19,7 @@ import hiredis
 from inferway import logs
 
 from .redis_connection import Address, RedisUrl
-from .wire import StoreAway, Wire, encode
+from .wire import StoreAway, StoreRefused, Wire, encode
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ _CONNECT_S = 1.0
 _ASKING = encode("ASKING")
 # While a slot moves, some of a tenant's keys are here and some there. That is no fault of the server.
 _ON_ITS_WAY = "TRYAGAIN"
+# Nor is a script that fails over what it finds: calls for others go on.
+_OF_ONE_TENANT = ("WRONGTYPE", "ERR")
 
 
 class RedisLink:
@@ -77,7 +79,10 @@ class RedisLink:
                     return reply
                 if self._failures == 0 and word != _ON_ITS_WAY:
                     logs.event(log, "redis_refused", level=logging.WARNING, server=self._name, answer=str(reply))
-                raise StoreAway(word)
+                raise StoreRefused(word) if word in _OF_ONE_TENANT else StoreAway(word)
+        except StoreRefused:
+            self._failures = 0
+            raise
         except StoreAway as error:
             if error.reason != _ON_ITS_WAY:
                 self._failed(wire, error.reason)

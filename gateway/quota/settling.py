@@ -26,7 +26,7 @@ from inferway.metrics import Registry
 from ..core.quota.calls import Settlement
 from .spool import Spool, Spooled
 from .store import Booking, Books
-from .wire import StoreAway
+from .wire import StoreAway, StoreRefused
 
 log = logging.getLogger(__name__)
 
@@ -239,6 +239,8 @@ class Settling:
         """Whether the store is done with all of them."""
         try:
             self._count(await self._books.settle_many(bookings))
+        except StoreRefused:
+            return await self._told_apart(bookings)
         except StoreAway as error:
             self._went_away(str(error), len(bookings))
             return False
@@ -257,6 +259,9 @@ class Settling:
         for booking in bookings:
             try:
                 self._count(await self._books.settle_many([booking]))
+            except StoreRefused as error:
+                problem = error.reason
+                refused.append(booking)
             except StoreAway as error:
                 self._went_away(str(error), len(bookings))
                 return False

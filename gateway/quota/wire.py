@@ -33,6 +33,10 @@ class StoreAway(Exception):
         self.reason, self.in_doubt = reason, in_doubt
 
 
+class StoreRefused(StoreAway):
+    """Redis is well, and cannot do this: what it holds of this tenant is not what it should be. Nothing else is."""
+
+
 class _Waiting(NamedTuple):
     answer: asyncio.Future[Any]
     deadline: float

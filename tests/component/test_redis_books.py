@@ -19,9 +19,10 @@ from gateway.core.quota.books import QuotaBooks
 from gateway.core.quota.calls import Reserve, Settlement, Verdict
 from gateway.core.quota.policy import Bound, Kind
 from gateway.quota.memory_books import MemoryBooks
-from gateway.quota.redis_books import RedisBooks, StoreAway
+from gateway.quota.redis_books import RedisBooks, StoreAway, TenantKeys
 from gateway.quota.redis_connection import RedisUrl, redis_client
 from gateway.quota.redis_store import slot_of
+from gateway.quota.wire import StoreRefused
 from tests.support.quota_operations import REMEMBER_MS, STARTS_MS, Step, steps
 from tests.support.valkey import Cluster, Valkey, sentinel_url, sentinels, slot_of_key
 from tests.support.waiting import until
@@ -135,6 +136,16 @@ async def test_a_tenant_of_ten_thousand_keys(books: RedisBooks) -> None:
     for place in (0, 9_999):
         assert (await books.reserve("many", reserve(f"r{place}", (bounds[place],)))).is_granted
     assert await used(books, "many", bounds) == [1, *[0] * 9_998, 1]
+
+
+async def test_what_is_wrong_with_one_tenant_is_no_matter_of_others(server: Valkey, books: RedisBooks) -> None:
+    """Its calls fail, however many; the server is not taken for being away."""
+    server.call("SET", TenantKeys("inferway", "broken").leases, "no set")
+    for number in range(10):
+        with pytest.raises(StoreRefused):
+            await books.reserve("broken", reserve(str(number)))
+    assert books.away == ""
+    assert (await books.reserve("acme", reserve("a"))).is_granted
 
 
 async def test_redis_tells_the_time(server: Valkey, books: RedisBooks) -> None:
@@ -397,6 +408,7 @@ async def test_a_cluster(caplog: pytest.LogCaptureFixture) -> None:
             assert stored == 2
 
 
+@pytest.mark.slow
 async def test_sentinels() -> None:
     """The master is found through them, and the next one when it has died."""
     with sentinels() as ((master, _replica), watchers):

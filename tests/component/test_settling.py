@@ -246,6 +246,21 @@ async def test_a_settlement_that_the_store_refuses_does_not_stop_the_others(
         await until(lambda: "c" in names(valkey))
 
 
+async def test_a_tenant_whose_ledger_is_broken_does_not_stop_the_others(
+    valkey: Valkey, books: RedisBooks, tmp_path: Path
+) -> None:
+    """What cannot be booked is set aside; the spool does not grow behind it."""
+    redis.Redis.from_url(valkey.url).set(stream_key("inferway", "broken"), "no stream")
+    async with running(books, Spool(tmp_path, "gw", 1 << 20)) as run:
+        run.settling.book("broken", settlement("0"))
+        await until(lambda: run.counted("spooled") == 1)
+        for number in range(1, 300):
+            run.book(settlement(str(number)))
+        await until(lambda: run.counted("set_aside") == 1)
+        await until(lambda: len(run.booked) == 299 and run.gauge("spool_bytes") == 0)
+    assert sorted(names(valkey)) == sorted(str(number) for number in range(1, 300))
+
+
 async def test_an_end_in_the_future_has_no_age(valkey: Valkey, books: RedisBooks, tmp_path: Path) -> None:
     """A wall clock that was set back between spool and replay makes nothing younger than new."""
     before = Spool(tmp_path, "before", 1 << 20)

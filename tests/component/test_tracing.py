@@ -220,6 +220,7 @@ async def test_what_is_not_sampled_and_does_not_fail_is_not_told(collector: Coll
     assert not [collector.of(f"quiet.{number}") for number in (1, 2, 3) if collector.of(f"quiet.{number}")]
 
 
+@pytest.mark.slow
 async def test_an_absent_collector_costs_nothing() -> None:
     """Requests are served, the loss is counted and told once, and the process leaves without waiting for it."""
     with socket.socket() as taken:

@@ -20,7 +20,7 @@ from inferway.errors import ApiError, Reason
 def exchange(
     request_id: str = "r", tenant: str = "research", key: str = "anna", model: str = "m", age: float = 0.0
 ) -> Exchange:
-    return Exchange(request_id, time.monotonic() - age, caller=Caller(tenant, key), model=model)
+    return Exchange(request_id, time.monotonic() - age, "/v1/chat/completions", caller=Caller(tenant, key), model=model)
 
 
 @pytest.fixture
