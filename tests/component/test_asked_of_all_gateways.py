@@ -44,7 +44,9 @@ class Gateway:
         self.told: list[ApiError] = []
 
     def add(self, request_id: str, tenant: str = "t", age: float = 0.0) -> None:
-        exchange = Exchange(request_id, time.monotonic() - age, caller=Caller(tenant, "k"), model="m")
+        exchange = Exchange(
+            request_id, time.monotonic() - age, "/v1/chat/completions", caller=Caller(tenant, "k"), model="m"
+        )
         exchange.task, exchange.stop = asyncio.current_task(), self.told.append
         self.in_flight.add(exchange)
 
