@@ -217,6 +217,10 @@ class Readiness(Struct):
     workers: Annotated[int, Meta(description="Connected ones.")]
     routers: Annotated[list[str], Meta(description="Addresses of the connected ones.")]
     fallback: Annotated[bool, Meta(description="No router is connected: priorities are not honoured.")]
+    quota_store: Annotated[
+        Literal["ok", "away", "memory"],
+        Meta(description="Whether Redis answers; memory: this process keeps the books of quotas itself."),
+    ]
 
 
 class ErrorDetail(Struct):

@@ -26,7 +26,7 @@ CHANNEL = "test:dir:changed"
 _NUMBERS = count(1)
 
 
-@pytest.fixture(scope="module", params=[Valkey, Cluster])
+@pytest.fixture(scope="module", params=[Valkey, pytest.param(Cluster, marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest) -> Iterator[Valkey | Cluster]:
     with request.param() as server:
         yield server

@@ -25,7 +25,9 @@ async def answer(handler: Handler) -> bytes:
     async def caller_of(_authorization: str) -> Caller:
         return Caller("t")
 
-    front = Front({"/v1/chat/completions": {"POST": handler}}, METRICS, caller_of, lambda _: False, 1.0)
+    front = Front(
+        {"/v1/chat/completions": {"POST": handler}}, METRICS, caller_of, lambda _: False, lambda *_: None, 1.0
+    )
     runner = web.ServerRunner(HttpServer(front, max_header_bytes=8190, keepalive_s=5))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

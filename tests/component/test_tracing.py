@@ -187,6 +187,7 @@ async def test_a_retried_request_has_a_pair_of_spans_for_each_attempt(collector:
     assert by_parent == {first.span_id: "worker_failed", second.span_id: "ok"}
 
 
+@pytest.mark.slow
 async def test_embeddings_have_a_trace_as_well(collector: Collector, mesh: Mesh) -> None:
     """Also of those that fail: the worker's span is below the attempt."""
     headers = {"traceparent": PARENT}
@@ -208,6 +209,7 @@ async def test_embeddings_have_a_trace_as_well(collector: Collector, mesh: Mesh)
                 assert span.is_error == (outcome != "ok")
 
 
+@pytest.mark.slow
 async def test_what_is_not_sampled_and_does_not_fail_is_not_told(collector: Collector, mesh: Mesh) -> None:
     """Neither by a parent that is not sampled nor by a ratio of 0; refusals of a caller's mistakes are not kept."""
     assert (await ask(mesh, ASK, "quiet.1", traceparent=UNSAMPLED)).status == 200
