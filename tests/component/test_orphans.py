@@ -59,7 +59,7 @@ async def test_a_gateway_killed_with_everything_unsettled(tmp_path: Path) -> Non
             assert orphan.outcome == ("ok" if name in FINISHED else "client_closed_request")
             # The script of the finished ones counts the prompt itself.
             assert orphan.usage.prompt_tokens == (5 if name in FINISHED else len(PROMPT))
-            assert orphan.age_ms >= OWN_S * 1000
+            assert orphan.age_ms >= OWN_S * 1000 - 50, "clocks are cut to milliseconds"
         page = f"http://{worker.ops_address}/metrics"
         assert metric(page, "inferway_worker_orphans_waiting") == len(names)
         await other.send(orphans_booked=[orphan.orphan_id for orphan in other.orphans])
