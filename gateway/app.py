@@ -285,5 +285,6 @@ class Gateway:
             "routers": self._routing.connected_routers,
             "fallback": self._routing.falls_back,
             "quota_store": self._accounting.store,
+            "gateways": self._accounting.gateways,
         }
         return Readiness(status, details)

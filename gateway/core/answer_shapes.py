@@ -221,6 +221,7 @@ class Readiness(Struct):
         Literal["ok", "away", "memory"],
         Meta(description="Whether Redis answers; memory: this process keeps the books of quotas itself."),
     ]
+    gateways: Annotated[int | None, Meta(description="Gateways that share Redis; null: not known yet.")]
 
 
 class ErrorDetail(Struct):

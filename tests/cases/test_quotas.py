@@ -162,6 +162,7 @@ async def test_the_store_is_away(case: Any, valkey: Valkey, tmp_path: Path) -> N
     tenants = {mode: {"quota": {"requests_per_minute": 20}, "quota_outage": mode} for mode in modes}
     with mesh_of(valkey.url, tenants_file(tmp_path, **tenants), gateways=2) as mesh:
         page = mesh.url("/health/ready")
+        await until(lambda: http_json(page)[1]["gateways"] == 2, 5, "they know of each other")
 
         async def statuses(tenant: str, count: int) -> list[int]:
             """None of them may take long: some twenty times what a decision may take."""
