@@ -270,6 +270,8 @@ async def test_changes_reach_a_gateway_through_a_cluster(cluster: Cluster, tmp_p
                     await asyncio.sleep(0.01)
         kept = await gateway.documents.create_key("t", "kept", KeyFields())
         lost = await gateway.documents.create_key("t", "lost", KeyFields())
+        # Word of their making may come after they are known, and makes them be looked up once more.
+        await asyncio.sleep(0.5)
         found = await gateway.directory.find(kept)
         assert found is not None
         for node in cluster.nodes:
