@@ -60,9 +60,16 @@ class Rendered:
                 yield name, _SERVICES[container["name"]], variables(container)
 
 
+# What could stand in a Secret, for options that take no other text.
+_IN_A_SECRET = {"INFERWAY_GATEWAY_REDIS": "redis://:secret@platform:6379"}
+
+
 def variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a Secret have a text that says so."""
-    return {one["name"]: one.get("value", f"from {one.get('valueFrom')}") for one in container.get("env", [])}
+    """Those of a Secret have a text that says so, or one that could be there."""
+    return {
+        one["name"]: one.get("value") or _IN_A_SECRET.get(one["name"], f"from {one.get('valueFrom')}")
+        for one in container.get("env", [])
+    }
 
 
 def value_set(name: str) -> Rendered:
