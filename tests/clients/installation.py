@@ -94,8 +94,9 @@ def running(folder: Path) -> Iterator[Installation]:
     scripted = ["--engine", "scripted", "--scripts", write_scripts(folder), "--record", str(record)]
     with Mesh(
         workers=[scripted, ["--engine", "llamacpp"]],
-        # Often enough that the silences of `quiet` have some, and too seldom for a refusal to come after one.
-        gateway_args=["--heartbeat-s", "1.5", "--tenants", str(tenants)],
+        # Often enough that the silences of `quiet` have some, and too seldom for a refusal to come after one: within
+        # its queue time a full worker is asked three times, over 0.75 s.
+        gateway_args=["--heartbeat-s", "1.5", "--queue-timeout-s", "1", "--tenants", str(tenants)],
         python=product_python(),
     ) as mesh:
         wait_until(lambda: _serves(mesh, REAL), what="the second worker's model is served, too")
