@@ -8,7 +8,7 @@ from typing import Any
 from inferway.errors import ApiError
 
 from ..core.tenants import TenantFields
-from ..directory.documents import Unreadable, tenant_subject
+from ..directory.documents import Documents, Unreadable, tenant_subject
 from .audit import AuditLog
 from .calls import Call, Handler, Result, fields_of, in_shape, merged, not_found
 from .endpoints import Page
@@ -54,13 +54,7 @@ class TenantEndpoints:
         tenant_id = call.places["tenant"]
         fields = call.body
         assert isinstance(fields, TenantFields)
-        documents = self._sources.store_for(tenant_id)
-        before: Any
-        try:
-            old = await documents.tenant(tenant_id)
-            before = None if old is None else fields_of(old, TenantFields)
-        except Unreadable:
-            before = UNREADABLE
+        before = await self._before(self._sources.store_for(tenant_id), tenant_id)
         await self._write(call, tenant_id, before, fields)
         return Result(_shown(Tenant(tenant_id, "redis", fields)), 201 if before is None else 200)
 
@@ -76,18 +70,21 @@ class TenantEndpoints:
     async def _delete(self, call: Call) -> Result:
         tenant_id = call.places["tenant"]
         documents = self._sources.store_for(tenant_id)
-        before: Any
-        try:
-            old = await documents.tenant(tenant_id)
-            before = None if old is None else fields_of(old, TenantFields)
-        except Unreadable:
-            before = UNREADABLE
+        before = await self._before(documents, tenant_id)
         # Where deleting it broke off, keys are left that are to be revoked.
         if before is None and not await documents.is_listed(tenant_id):
             raise not_found(f"tenant '{tenant_id}'")
         await self._audit.record(call.by, "delete", tenant_subject(tenant_id), before)
         await documents.delete_tenant(tenant_id)
         return Result({"id": tenant_id, "deleted": True})
+
+    async def _before(self, documents: Documents, tenant_id: str) -> Any:
+        """What the audit log is told of a tenant that is to be replaced or deleted; None: there is none."""
+        try:
+            old = await documents.tenant(tenant_id)
+        except Unreadable:
+            return UNREADABLE
+        return None if old is None else fields_of(old, TenantFields)
 
     async def _write(self, call: Call, tenant_id: str, before: Any, fields: TenantFields) -> None:
         after = fields_of(fields, TenantFields)
