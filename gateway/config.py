@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from inferway.config import Secret, option
 from inferway.net import host_and_port, no_address_or, peer
-from inferway.trace_export import otlp_endpoint
-
-from .quota.redis_connection import redis_url
+from inferway.redis_url import redis_url
+from inferway.trace_export import otlp_option
 
 # Also how the parent of several processes tells them the secrets.
 CACHE_SECRET_VARIABLE = "INFERWAY_GATEWAY_CACHE_SECRET"
@@ -139,13 +138,7 @@ class Config:
         env=KEY_SECRET_VARIABLE,
     )
     key_secret_file: str = option("", "file with that secret, read at the start; --key-secret goes first")
-    otlp_endpoint: str = option(
-        "",
-        "collector that gets traces by OTLP over gRPC, http://host:port or https://host:port (docs/tracing.md); "
-        "without one there are none",
-        env="INFERWAY_OTLP_ENDPOINT",
-        check=otlp_endpoint,
-    )
+    otlp_endpoint: str = otlp_option()
     trace_sample_ratio: float = option(
         0.1,
         "share of the requests that come without a traceparent whose traces are kept, beside those that fail",

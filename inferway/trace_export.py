@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from inferway import logs
+from inferway.config import option
 from inferway.metrics import Registry
 from inferway.tracing import ERROR_TYPE, Span, SpanKind
 
@@ -61,6 +62,17 @@ def otlp_endpoint(value: str) -> None:
         is_valid = False
     if value and not is_valid:
         raise ValueError("must be http://host:port or https://host:port")
+
+
+def otlp_option() -> Any:
+    """The option of every service that says where the collector is."""
+    return option(
+        "",
+        "collector that gets traces by OTLP over gRPC, http://host:port or https://host:port (docs/tracing.md); "
+        "without one there are none",
+        env="INFERWAY_OTLP_ENDPOINT",
+        check=otlp_endpoint,
+    )
 
 
 class Tracer:

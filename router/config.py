@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from inferway.config import Secret, option
 from inferway.net import host_and_port
-from inferway.trace_export import otlp_endpoint
+from inferway.trace_export import otlp_option
 
 from .kubernetes import check_api_url
 from .sources import source
@@ -102,11 +102,5 @@ class Config:
     internal_token_file: str = option(
         "", "file with that secret, a token a line, re-read on change", env="INFERWAY_INTERNAL_TOKEN_FILE"
     )
-    otlp_endpoint: str = option(
-        "",
-        "collector that gets traces by OTLP over gRPC, http://host:port or https://host:port (docs/tracing.md); "
-        "without one there are none",
-        env="INFERWAY_OTLP_ENDPOINT",
-        check=otlp_endpoint,
-    )
+    otlp_endpoint: str = otlp_option()
     log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from inferway.config import Secret, option
 from inferway.net import host_and_port
-from inferway.trace_export import otlp_endpoint
+from inferway.trace_export import otlp_option
 
 from .core.formats import REASONING, TOOL_CALLS
 
@@ -97,13 +97,7 @@ class Config:
     insecure: bool = option(False, "accept anyone who can connect, also off loopback")
     drain_delay_s: float = option(0.0, "after SIGTERM, new requests are still taken for this time", unit="s", minimum=0)
     drain_limit_s: float = option(120.0, "after SIGTERM, running requests may take this long", unit="s", minimum=0)
-    otlp_endpoint: str = option(
-        "",
-        "collector that gets traces by OTLP over gRPC, http://host:port or https://host:port (docs/tracing.md); "
-        "without one there are none",
-        env="INFERWAY_OTLP_ENDPOINT",
-        check=otlp_endpoint,
-    )
+    otlp_endpoint: str = otlp_option()
     log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))
 
     def worker_id(self, port: int) -> str:
