@@ -250,10 +250,13 @@ class Quotas:
 
     def _book(self, reservation: Reservation, settlement: Settlement) -> None:
         tenant_id, running = reservation.caller.tenant_id, reservation.running
+        on_booked = running.settled if running is not None else _nothing
         if self._slices is not None and settlement.bounds:
             self._slices.settle(tenant_id, settlement, now_ms=_now_ms())
-        if settlement.bounds or self._has_ledger:
-            self._settling.book(tenant_id, settlement, running.settled if running is not None else _nothing)
+        if settlement.bounds or (settlement.record and self._has_ledger):
+            self._settling.book(tenant_id, settlement, on_booked)
+        else:
+            on_booked()  # there is nothing to tell
 
 
 def _exact(running: Running, usage: Usage) -> Usage:
