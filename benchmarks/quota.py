@@ -27,8 +27,9 @@ from gateway.core.quota.calls import Reserve, Settlement
 from gateway.core.quota.policy import Bound, Kind
 from gateway.quota.memory_books import MemoryBooks
 from gateway.quota.redis_books import RedisBooks
-from gateway.quota.redis_connection import RedisUrl, redis_client
+from gateway.quota.redis_connection import redis_client
 from gateway.quota.wire import encode
+from inferway.redis_url import RedisUrl
 from tests.support.valkey import Valkey
 
 KINDS = (Kind.REQUESTS_PER_MINUTE, Kind.TOKENS_PER_MINUTE)

@@ -8,7 +8,7 @@ redis+cluster://HOST[:PORT],HOST[:PORT]
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from inferway.config import Secret
@@ -72,6 +72,15 @@ class RedisUrl:
         if mode == "cluster" and db != "0":
             raise ValueError("a cluster has no databases but 0")
         return cls(mode, addresses, is_tls, unquote(username), Secret(unquote(password)), int(db), service)
+
+    def sentinel_options(self, timeout_s: float) -> dict[str, Any]:
+        """What the clients of the library redis are given for a sentinel: no credentials."""
+        return {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "ssl": self.is_tls}
+
+    def server_options(self, timeout_s: float) -> dict[str, Any]:
+        """The same for a server, but for the database, of which a cluster has one."""
+        credentials = {"username": self.username or None, "password": self.password or None}
+        return {**credentials, **self.sentinel_options(timeout_s)}
 
 
 def redis_url(text: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from inferway.redis_url import RedisUrl
+
 from ..config import Config
 from ..core.directory import FileDirectory
 from ..directory.changes import Changes
 from ..directory.documents import Documents
 from ..in_flight import InFlight
-from ..quota.redis_connection import RedisUrl, redis_client
+from ..quota.redis_connection import redis_client
 from .audit import AuditLog
 from .blocks import BlockEndpoints
 from .credentials import AdminCredentials, admin_credentials

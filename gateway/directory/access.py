@@ -7,13 +7,14 @@ import functools
 import time
 from collections.abc import Callable
 
+from inferway.redis_url import RedisUrl
 from inferway.settings_file import SettingsFile
 
 from ..config import Config
 from ..core.directory import FileDirectory, parse_tenants
 from ..core.issuers import Issuers, parse_issuers
 from ..core.tenants import TenantFields
-from ..quota.redis_connection import RedisUrl, redis_client
+from ..quota.redis_connection import redis_client
 from .changes import Changes
 from .directories import Directories, Directory
 from .documents import Documents

@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
+from inferway.redis_url import RedisUrl
+
 from ..core.quota.books import EXPIRED_A_CALL, REMEMBER_MS
 from ..core.quota.calls import Reserve, Settlement, Standing, Verdict
 from ..core.quota.plan import plan_of
 from ..core.quota.policy import Bound
 from .lanes import Lanes
-from .redis_connection import RedisUrl
 from .redis_store import RedisStore
 from .wire import StoreAway, encode
 

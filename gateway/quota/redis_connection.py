@@ -5,28 +5,18 @@ It is for what is rare or long. What every request needs goes over RedisStore, a
 
 from __future__ import annotations
 
-from typing import Any
-
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from inferway.redis_url import Address, RedisUrl, redis_url
-
-__all__ = ["Address", "RedisUrl", "redis_client", "redis_url"]
+from inferway.redis_url import RedisUrl
 
 
 def redis_client(url: RedisUrl, *, timeout_s: float = 5.0) -> Redis | RedisCluster:
     """A client whose calls fail after this time, without another try. Connects with the first call; close it."""
-    options: dict[str, Any] = {
-        "username": url.username or None,
-        "password": url.password or None,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-        "ssl": url.is_tls,
-    }
+    options = url.server_options(timeout_s)
     if url.mode == "cluster":
         nodes = [ClusterNode(address.host, address.port) for address in url.addresses]
         return RedisCluster(startup_nodes=nodes, **options)
@@ -35,7 +25,6 @@ def redis_client(url: RedisUrl, *, timeout_s: float = 5.0) -> Redis | RedisClust
         (address,) = url.addresses
         return Redis(host=address.host, port=address.port, **options)
     watched = [(address.host, address.port) for address in url.addresses]
-    asked = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "ssl": url.is_tls}
-    sentinel = Sentinel(watched, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(watched, sentinel_kwargs=url.sentinel_options(timeout_s), **options)  # type: ignore[no-untyped-call]
     client: Redis = sentinel.master_for(url.service)
     return client

@@ -17,8 +17,8 @@ from typing import Any
 import hiredis
 
 from inferway import logs
+from inferway.redis_url import Address, RedisUrl
 
-from .redis_connection import Address, RedisUrl
 from .wire import StoreAway, StoreRefused, Wire, encode
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from typing import Any
 
 import hiredis
 
-from .redis_connection import Address, RedisUrl
+from inferway.redis_url import Address, RedisUrl
+
 from .redis_link import PROBE_S, RedisLink, ask
 from .wire import StoreAway, encode
 

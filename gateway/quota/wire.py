@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import hiredis
 
-from .redis_connection import Address
+from inferway.redis_url import Address
 
 _SECOND_LOOK_S = 0.005
 

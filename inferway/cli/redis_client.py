@@ -15,13 +15,7 @@ def redis_client(url: RedisUrl) -> Any:
     from redis.cluster import ClusterNode, RedisCluster
     from redis.sentinel import Sentinel
 
-    options: dict[str, Any] = {
-        "username": url.username or None,
-        "password": url.password or None,
-        "socket_timeout": _TIMEOUT_S,
-        "socket_connect_timeout": _TIMEOUT_S,
-        "ssl": url.is_tls,
-    }
+    options = url.server_options(_TIMEOUT_S)
     addresses = [(address.host, address.port) for address in url.addresses]
     if url.mode == "cluster":
         nodes = [ClusterNode(host, port) for host, port in addresses]  # type: ignore[no-untyped-call]
@@ -30,6 +24,5 @@ def redis_client(url: RedisUrl) -> Any:
     if url.mode == "single":
         ((host, port),) = addresses
         return Redis(host=host, port=port, **options)
-    asked = {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _TIMEOUT_S, "ssl": url.is_tls}
-    sentinel = Sentinel(addresses, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(addresses, sentinel_kwargs=url.sentinel_options(_TIMEOUT_S), **options)  # type: ignore[no-untyped-call]
     return sentinel.master_for(url.service)  # type: ignore[no-untyped-call]

@@ -17,8 +17,9 @@ from gateway.core.tenants import Caller
 from gateway.directory.changes import Changes
 from gateway.in_flight import InFlight, Selection
 from gateway.middleware import Exchange
-from gateway.quota.redis_connection import RedisUrl, redis_client
+from gateway.quota.redis_connection import redis_client
 from inferway.errors import ApiError
+from inferway.redis_url import RedisUrl
 from tests.support.valkey import Cluster, Valkey, wait_for_answer
 from tests.support.waiting import until
 

@@ -20,9 +20,10 @@ from gateway.core.quota.calls import Reserve, Settlement, Verdict
 from gateway.core.quota.policy import Bound, Kind
 from gateway.quota.memory_books import MemoryBooks
 from gateway.quota.redis_books import RedisBooks, StoreAway, TenantKeys
-from gateway.quota.redis_connection import RedisUrl, redis_client
+from gateway.quota.redis_connection import redis_client
 from gateway.quota.redis_store import slot_of
 from gateway.quota.wire import StoreRefused
+from inferway.redis_url import RedisUrl
 from tests.support.quota_operations import REMEMBER_MS, STARTS_MS, Step, steps
 from tests.support.valkey import Cluster, Valkey, sentinel_url, sentinels, slot_of_key
 from tests.support.waiting import until

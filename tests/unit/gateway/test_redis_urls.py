@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.quota.redis_connection import Address, RedisUrl
 from gateway.quota.redis_store import slot_of
+from inferway.redis_url import Address, RedisUrl
 
 
 @pytest.mark.parametrize(
