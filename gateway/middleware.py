@@ -234,6 +234,7 @@ class Front:
             model=exchange.model[:200],
             tenant_id=exchange.caller.tenant_id,
             key_id=exchange.caller.key_id,
+            user_hash=exchange.user_hash,
             stream=exchange.stream,
             worker_id=exchange.worker_id,
             max_tokens=exchange.max_tokens,

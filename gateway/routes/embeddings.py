@@ -55,7 +55,7 @@ def make_embeddings(inference: Inference) -> Handler:
         )
         spec = EmbedSpec(exchange.request_id, model.name, inputs, asked.dimensions, ask.priority, exchange.traceparent)
         exchange.priority = ask.priority
-        await inference.reserve(exchange, asked.model, Usage(prompt_tokens, 0))
+        await inference.reserve(exchange, model, Usage(prompt_tokens, 0))
         embedding = inference.new_embedding(ask, spec, exchange.received + config.request_deadline_s)
         exchange.progress = lambda: Progress(Timing(embedding.queued, embedding.dispatched), embedding.worker_id)
         embedding.trace = exchange.trace

@@ -163,7 +163,9 @@ class Inference:
         """
         plans = [self._plan(model, limits, asked, prompt, exchange, reply.param) for prompt in prompts]
         exchange.priority = plans[0].ask.priority
-        reservation = await self.reserve(exchange, asked.model, _most(plans))
+        if asked.user:
+            exchange.user_hash = _user_hash(self.cache_secret, exchange.caller.tenant_id, asked.user)
+        reservation = await self.reserve(exchange, model, _most(plans))
         if self.quotas.is_shared:
             plans = [
                 replace(plan, settlement=note(exchange, reservation, prompt=place)) for place, plan in enumerate(plans)
@@ -172,18 +174,16 @@ class Inference:
             new_answer_id(reply.id_prefix), int(time.time()), asked.model, model.fingerprint, asked.service_tier or ""
         )
         exchange.ignores(reply.ignored)
-        if asked.user:
-            exchange.user_hash = _user_hash(self.cache_secret, exchange.caller.tenant_id, asked.user)
         if asked.stream:
             return await self._stream(request, exchange, asked, plans, answer, reply)
         return await self._whole(exchange, asked, plans, answer, reply)
 
-    async def reserve(self, exchange: Exchange, name: str, most: Usage) -> Reservation:
+    async def reserve(self, exchange: Exchange, model: ServedModel, most: Usage) -> Reservation:
         """A place under the caller's bounds for a request that will use `most`, as far as one can tell.
 
-        `name` is what the caller calls the model. Raises ApiError.
+        Raises ApiError.
         """
-        reservation = await self.quotas.reserve(exchange.caller, (name, exchange.model), most)
+        reservation = await self.quotas.reserve(exchange.caller, (exchange.asked_model, *names_of(model)), most)
         exchange.reservation = reservation
         exchange.headers.update(reservation.headers)
         return reservation

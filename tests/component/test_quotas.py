@@ -47,6 +47,7 @@ async def test_what_callers_see(tmp_path: Path) -> None:
         shadow={"quota": {"requests_per_minute": 1}, "quota_mode": "shadow"},
         models={"model_quotas": {"m-t*": {"requests_per_minute": 1}}},
         free={},
+        base={"model_quotas": {"m-text": {"requests_per_minute": 1}}},
     )
     with Mesh(workers=[worker(tmp_path)], gateway_args=["--tenants", str(tenants)]) as mesh:
         first = await ask(mesh, "both", max_tokens=100)
@@ -80,7 +81,28 @@ async def test_what_callers_see(tmp_path: Path) -> None:
         assert (await ask(mesh, "models")).status == 429
         assert (await ask(mesh, "models", model="m-hermes")).status == 200, "a model that no pattern matches"
 
+        load = ["--worker", mesh.workers[0].address, "--model", "m-text", "--load", "fr=/adapters/fr"]
+        subprocess.run([sys.executable, "-m", "inferway", "adapters", *load], cwd=ROOT, check=True, timeout=60)
+        async with asyncio.timeout(10):
+            while (await ask(mesh, "base", model="m-text:fr")).status == 404:
+                await asyncio.sleep(0.05)
+        assert (await ask(mesh, "base", model="m-text:fr")).status == 429, "an adapter is its model's use, too"
+
         assert "x-ratelimit-limit-requests" not in (await ask(mesh, "free")).headers
+
+        asked = [
+            ("free", "alice@example"),
+            ("free", "alice@example"),
+            ("free", "bob@example"),
+            ("shadow", "alice@example"),
+        ]
+        for number, (tenant, user) in enumerate(asked):
+            assert (await ask(mesh, tenant, f"user{number}", user=user)).status == 200
+        log = [line for line in mesh.gateway.events("request") if line["request_id"].startswith("user")]
+        alice, again, bob, elsewhere = (line["user_hash"] for line in log)
+        assert alice == again
+        assert len({alice, bob, elsewhere, ""}) == 4, "users are told apart, and are others in another tenant"
+        assert "@example" not in mesh.gateway.log_text()
         assert http_json(mesh.url("/health/ready"))[1]["quota_store"] == "memory"
 
 
