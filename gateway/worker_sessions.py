@@ -37,6 +37,8 @@ _TOKENIZER_TIMEOUT_S = 60.0
 # Prompt tokens after which a message is closed and the next one begun: at most 5 bytes each, so that even two
 # of the longest prompts stay far below the message limit.
 _TOKENS_A_MESSAGE = 1 << 20
+# A message may hold thousands, at some 20 us each; probes, new requests and other workers' tokens come in between.
+_DELTAS_A_TURN = 128
 # Some 0.3 ms.
 _IDS_A_PIECE = 8192
 
@@ -356,7 +358,10 @@ class WorkerSession:
             deltas = batch.deltas
             if not deltas:
                 self._take_orphans(batch.orphans)
-            for delta in deltas:
+            for index, delta in enumerate(deltas, 1):
+                if index % _DELTAS_A_TURN == 0:
+                    await asyncio.sleep(0)
+                    now = time.monotonic()
                 listener = listeners.get(delta.key)
                 if listener is None:
                     if self._counted and (delta.finish_reason or delta.HasField("error")):
