@@ -53,7 +53,8 @@ from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
 from .shared_secrets import cache_secret, key_secret
 from .tracing import Tracing
-from .worker_sessions import EmbedSpec, WorkerSessions
+from .worker_messages import EmbedSpec
+from .worker_sessions import WorkerSessions
 
 log = logging.getLogger(__name__)
 
