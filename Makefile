@@ -81,7 +81,7 @@ setup-prometheus:
 	@scripts/setup_prometheus.sh
 
 # What runs the tests of alerts and dashboards.
-test test-component test-slow: setup-prometheus
+test test-component test-slow helm-test: setup-prometheus
 
 protos: setup ## Regenerate inferway/api/v1 from protos/
 	@PYTHON=$(PYTHON_BIN) scripts/generate_protos.sh

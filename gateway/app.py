@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 from aiohttp import web
 
@@ -27,6 +28,7 @@ from .accounting import Accounting
 from .accounts import closing
 from .admin.app import Admin
 from .admin.server import AdminFront
+from .arrivals import Arrivals
 from .authentication import authentication
 from .catalog import Catalog
 from .config import Config
@@ -59,6 +61,8 @@ from .worker_sessions import WorkerSessions
 log = logging.getLogger(__name__)
 
 _TICKS_A_FLUSH = 4
+# A gateway that starts with models that may be without workers waits so long for the workers that there are.
+_MEET_S = 10.0
 _JOIN_S = 2.0
 _JOIN_POLL_S = 0.05
 # Time for the last in-band errors to leave after the drain limit.
@@ -87,11 +91,20 @@ class Gateway:
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
         keyed = key_secret(config, token).encode()
         self._access = Access(config, keyed)
-        self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value)
+        self._catalog = Catalog(
+            self._executor,
+            self._sessions.connected,
+            lambda: self._naming.value,
+            Arrivals(self._metrics.awaiting_worker),
+        )
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.
         self._generations: dict[Running, Sequence[Generation]] = {}
         self._draining = False
+        # Whether models that come when they are asked for could be asked for once, and when routers had first told of
+        # workers.
+        self._takes_demand = False
+        self._told_at = inf
         self._listener: socket.socket | None = None
         self._admin_listener: socket.socket | None = None
         inference = Inference(
@@ -280,7 +293,7 @@ class Gateway:
         models = [model.name for model in self._catalog.all() if self._sessions.serving(model.name)]
         if self._draining:
             status = SHUTTING_DOWN
-        elif models and self._catalog.settled:
+        elif (models and self._catalog.settled) or self._can_wait():
             status = OK
         else:
             status = "starting: no connected worker has its models and tokenizers loaded here yet"
@@ -293,3 +306,18 @@ class Gateway:
             "gateways": self._accounting.gateways,
         }
         return Readiness(status, details)
+
+    def _can_wait(self) -> bool:
+        """Whether requests may come though no worker is there, because it is they that bring one.
+
+        Not before it is known which workers there are: those of other models are met first, within reason.
+        """
+        if not self._naming.value.has_on_demand:
+            return False
+        known = self._routing.known_workers()
+        if known is not None:
+            self._told_at = min(self._told_at, time.monotonic())
+        waited = time.monotonic() - self._told_at
+        if known is not None and (not known or self._catalog.settled or waited >= _MEET_S):
+            self._takes_demand = True
+        return self._takes_demand

@@ -22,6 +22,7 @@ import minijinja
 from inferway import logs
 from inferway.errors import ApiError, Reason
 
+from .arrivals import Arrivals
 from .core.chat_template import ChatTemplate
 from .core.naming import Naming, pick
 from .core.prompt import PromptBuilder
@@ -65,10 +66,12 @@ class Catalog:
         executor: Executor,
         connected: Callable[[], Iterable[WorkerSession]],
         naming: Callable[[], Naming],
+        arrivals: Arrivals,
     ) -> None:
         self._executor = executor
         self._connected = connected
         self._naming = naming
+        self._arrivals = arrivals
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, str] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
@@ -105,8 +108,17 @@ class Catalog:
         raise ApiError(Reason.MODEL_NOT_FOUND, f"The model '{name[:200]}' does not exist.", "model")
 
     def has(self, name: str) -> bool:
-        """Whether this is the name of a model that has been ready: what may become a metric label."""
-        return name in self._models
+        """Whether this is a model that has been ready or that the configuration names: what may be a metric's label."""
+        return name in self._models or name in self._naming().known
+
+    async def await_worker(self, name: str, timeout_s: float) -> None:
+        """While no worker has a model, or that of an adapter, wait for one up to a time.
+
+        Raises ApiError (MODEL_NOT_READY, OVERLOADED).
+        """
+        base = name if name in self._naming().models else name.partition(":")[0]
+        if not self._is_served(base):
+            await self._arrivals.wait(base, timeout_s)
 
     def known(self, names: Iterable[str]) -> list[ServedModel]:
         """Those of some models, by name or worker's alias, that have been ready."""
@@ -131,6 +143,7 @@ class Catalog:
                 self._changed.set()
             elif self._models:
                 self.settled = True
+            self._arrivals.came(name for name in self._names if self._is_served(name))
 
     async def _learn(self, session: WorkerSession, description: ModelDescription) -> bool:
         """Make the model ready; False when the worker could not be asked and it should be tried again."""
@@ -181,6 +194,11 @@ class Catalog:
                 del self._models[model.name]
                 self._names = {name: of for name, of in self._names.items() if of != model.name}
                 logs.event(log, "adapter_forgotten", model=model.name)
+
+    def _is_served(self, name: str) -> bool:
+        """Whether a connected worker has a model that is ready, by any of its names."""
+        real_name = self._names.get(name, name)
+        return real_name in self._models and any(real_name in session.models for session in self._connected())
 
     def _is_served_as(self, description: ModelDescription) -> bool:
         return any(session.models.get(description.name) == description for session in self._connected())

@@ -20,6 +20,9 @@ class Metrics:
         self.requests = counter("requests", "Requests by how they ended.", "model", "outcome")
         self.http_responses = counter("http_responses", "Responses by route and status.", "route", "status")
         self.in_flight = gauge("requests_in_flight", "Requests being answered.")
+        self.awaiting_worker = gauge(
+            "requests_awaiting_worker", "Requests that wait for the first worker of a model.", "model"
+        )
         self.queue_time = histogram("queue_time_seconds", "Queued to dispatched.", "model", buckets=LATENCY_BUCKETS)
         self.time_to_first_token = histogram(
             "time_to_first_token_seconds",

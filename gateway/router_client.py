@@ -112,6 +112,8 @@ class RouterClient:
         self.connected = False
         # Addresses of the workers in the router's last snapshot.
         self.workers: frozenset[str] = frozenset()
+        # Whether there has been one.
+        self.has_told = False
         self._gateway_id = gateway_id
         self._token = token
         self._on_change = on_change
@@ -198,6 +200,7 @@ class RouterClient:
     async def _watch(self) -> None:
         request = router_pb2.SnapshotRequest(interval_ms=_SNAPSHOT_INTERVAL_MS)
         async for snapshot in self._stub.Snapshot(request, metadata=self._token.metadata()):
+            self.has_told = True
             workers = frozenset(worker.address for worker in snapshot.workers)
             if workers != self.workers:
                 self.workers = workers

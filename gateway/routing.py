@@ -64,6 +64,11 @@ class Routing:
     def connected_routers(self) -> list[str]:
         return [address for address, router in self._routers.items() if router.connected]
 
+    def known_workers(self) -> frozenset[str] | None:
+        """Addresses of the workers that routers and the configuration name; None until a router has named its own."""
+        told = [router.workers for router in self._routers.values() if router.connected and router.has_told]
+        return self._static_workers.union(*told) if told or not self._routers else None
+
     @property
     def falls_back(self) -> bool:
         """Whether requests are dispatched without a router."""

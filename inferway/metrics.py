@@ -84,9 +84,9 @@ class Registry:
         self._describe(f"{name}_total", "counter", doc, labels)
         return Counter(self.name(name), doc, labels, registry=self.collectors)
 
-    def gauge(self, name: str, doc: str) -> Gauge:
+    def gauge(self, name: str, doc: str, *labels: str) -> Gauge:
         """Of several processes, the sum over those that live."""
-        return self._new_gauge(name, doc, multiprocess_mode="livesum")
+        return self._new_gauge(name, doc, *labels, multiprocess_mode="livesum")
 
     def family(self, name: str, doc: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
         """A gauge of a collector that is given to `add`: each call makes it anew, without samples."""

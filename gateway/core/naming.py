@@ -9,6 +9,8 @@ The file of models:
         deprecated: 2027-01-10                   # announced by headers from now on
         sunset: 2027-03-15                       # at least 60 days later
         link: https://wiki.example/llama         # where callers read about it
+    qwen3-8b:
+      wait_for_workers_s: 300                  # without any worker requests wait this long: asking brings one
     aliases:
       chat: llama-3.1-8b
       chat-next:                                 # a canary: one caller in ten
@@ -38,6 +40,7 @@ _LEAST_NOTICE_DAYS = 60
 
 _Link = Annotated[str, Meta(pattern=r"^(https?://[^\s<>\"]{1,1000})?$")]
 _Weight = Annotated[int, Meta(ge=0, le=1_000_000)]
+_Wait = Annotated[float, Meta(gt=0, le=3600)] | None
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +53,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class _Model(Announcement, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: Limits = UNLIMITED
+    wait_for_workers_s: _Wait = None
 
 
 class _Alias(Announcement, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +81,18 @@ class Naming:
     def known(self) -> frozenset[str]:
         """The models that are named: a request for one that nobody serves comes too early, and is not mistaken."""
         return frozenset(self.models).union(*self.aliases.values())
+
+    def wait_s(self, model: str) -> float:
+        """How long a request may wait while a model, or that of an adapter, has no worker; 0: it does not."""
+        for name in (model, model.partition(":")[0]):
+            if (entry := self.models.get(name)) is not None:
+                return entry.wait_for_workers_s or 0.0
+        return 0.0
+
+    @property
+    def has_on_demand(self) -> bool:
+        """Whether there is a model whose workers come when it is asked for."""
+        return any(entry.wait_for_workers_s for entry in self.models.values())
 
     def targets(self, name: str) -> Mapping[str, int]:
         """The models that a name stands for, by weight; `ALIAS:ADAPTER` is the adapter of what the alias stands for."""

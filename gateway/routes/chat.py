@@ -27,7 +27,9 @@ def make_chat(inference: Inference) -> Handler:
         body = await inference.read(request)
         chat = parse_chat(body)
         exchange.asks(chat.model, stream=chat.stream, max_tokens=chat.sampling.max_tokens)
-        model, limits = inference.find(exchange, chat.model, fields=chat.fields, sticky_key=chat.sticky_key)
+        model, limits = await inference.find_in_time(
+            exchange, chat.model, fields=chat.fields, sticky_key=chat.sticky_key
+        )
         check_items("messages", len(chat.messages), limits.max_messages)
         check_request(limits, chat, body_bytes=len(body))
         require_chat(model)

@@ -25,7 +25,7 @@ def make_completions(inference: Inference) -> Handler:
         body = await inference.read(request)
         completion = parse_completion(body)
         exchange.asks(completion.model, stream=completion.stream, max_tokens=completion.sampling.max_tokens)
-        model, limits = inference.find(
+        model, limits = await inference.find_in_time(
             exchange, completion.model, fields=completion.fields, sticky_key=completion.sticky_key
         )
         check_items("prompt", len(completion.prompts), limits.max_prompts)

@@ -28,7 +28,9 @@ def make_embeddings(inference: Inference) -> Handler:
         body = await inference.read(request)
         asked = parse_embedding(body)
         exchange.asks(asked.model, stream=False, max_tokens=None)
-        model, limits = inference.find(exchange, asked.model, fields=asked.fields, sticky_key=asked.sticky_key)
+        model, limits = await inference.find_in_time(
+            exchange, asked.model, fields=asked.fields, sticky_key=asked.sticky_key
+        )
         _check_capabilities(model, asked.dimensions)
         inputs = await inference.run(
             lambda: [_token_ids(model, one, f"input[{place}]") for place, one in enumerate(asked.inputs)],

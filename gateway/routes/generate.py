@@ -29,7 +29,7 @@ from ..core.rendezvous import session_of
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
 from ..core.tenants import Caller
 from ..embedding import Embedding
-from ..generation import TICK_S, Plan, Sink
+from ..generation import TICK_S, Plan, Sink, Timing
 from ..generation_group import Running
 from ..identity import new_answer_id
 from ..in_flight import Progress
@@ -104,8 +104,7 @@ class Inference:
         """
         exchange.model = name
         caller = exchange.caller
-        key = f"{caller.tenant_id} {sticky_key}" if sticky_key else exchange.request_id
-        real_name = self.catalog.real_name(name, key)
+        real_name = self.catalog.real_name(name, _key(exchange, sticky_key))
         if not caller.may_use(name, real_name):
             raise ApiError(Reason.MODEL_NOT_ALLOWED, f"This key may not use the model '{name[:200]}'.", "model")
         model = self.catalog.find(real_name)
@@ -118,6 +117,22 @@ class Inference:
             exchange.headers["x-inferway-model"] = model.name
         of_model = naming.limits_of((model.name, model.description.parent))
         return model, tightest(self.limits, *of_model, caller.limits)
+
+    async def find_in_time(
+        self, exchange: Exchange, name: str, *, fields: Sequence[str] = (), sticky_key: str = ""
+    ) -> tuple[ServedModel, Limits]:
+        """The same for what a worker is to do: waits for one where the model comes when it is asked for."""
+        real_name = self.catalog.real_name(name, _key(exchange, sticky_key))
+        timeout_s = self.naming().wait_s(real_name)
+        is_refused = not exchange.caller.may_use(name, real_name) or self.is_blocked(name, real_name)
+        if timeout_s and not is_refused:
+            exchange.model = real_name
+            timing = Timing(queued=time.monotonic())
+            exchange.progress = lambda: Progress(timing, "")
+            deadline = exchange.received + self.config.request_deadline_s
+            await self.catalog.await_worker(real_name, min(timeout_s, max(0.0, deadline - time.monotonic())))
+            exchange.progress = None
+        return self.find(exchange, name, fields=fields, sticky_key=sticky_key)
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The body, within the configured limits. Raises ApiError."""
@@ -375,6 +390,11 @@ def _sinks(sink: StreamedAnswer | GatheredAnswer, plans: Sequence[Plan]) -> list
 def _cache_salt(secret: bytes, caller: Caller) -> bytes:
     """That of the caller's cache domain: never chosen by the caller, the same on every gateway."""
     return hmac.digest(secret, caller.cache_domain.encode(), "sha256")[:16]
+
+
+def _key(exchange: Exchange, sticky_key: str) -> str:
+    """By which one of an alias's models is chosen."""
+    return f"{exchange.caller.tenant_id} {sticky_key}" if sticky_key else exchange.request_id
 
 
 def names_of(model: ServedModel) -> Sequence[str]:

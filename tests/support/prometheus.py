@@ -71,13 +71,15 @@ def shown() -> list[Shown]:
 class Prometheus:
     """A real one on a free port, which scrapes every second and has our rules."""
 
-    def __init__(self, folder: Path, targets: Mapping[str, Sequence[str]]) -> None:
-        """`targets` are addresses by job."""
+    def __init__(
+        self, folder: Path, targets: Mapping[str, Sequence[str]], labels: Mapping[str, str] | None = None
+    ) -> None:
+        """`targets` are addresses by job; `labels` are those that a discovery would add."""
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
             "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": list(addresses)}]}
+                {"job_name": job, "static_configs": [{"targets": list(addresses), "labels": dict(labels or {})}]}
                 for job, addresses in targets.items()
             ],
         }

@@ -25,7 +25,7 @@ models:
     deprecated: 2027-01-10
     sunset: 2027-03-15
     link: https://wiki.example/big
-  small: {}
+  small: {wait_for_workers_s: 90}
 aliases:
   chat: big
   next: {models: {big: 9, small: 1}, deprecated: 2027-01-01}
@@ -41,6 +41,8 @@ def test_a_full_file() -> None:
     assert naming.targets("unheard-of") == {"unheard-of": 1}
     assert naming.targets("chat:legal") == {"big:legal": 1}
     assert naming.known == {"big", "small"}
+    assert naming.has_on_demand
+    assert [naming.wait_s(name) for name in ("small", "small:legal", "big", "unheard-of")] == [90, 90, 0, 0]
     assert naming.limits_of(["big", ""]) == [
         Limits(max_output_tokens=4096),
         Limits(max_input_tokens=32000, max_temperature=1.5),

@@ -25,7 +25,7 @@
 - name: INFERWAY_GATEWAY_TENANTS
   value: /etc/inferway/auth/tenants.yaml
 {{- end }}
-{{- with .Values.gateway.models }}
+{{- if include "inferway.models" . }}
 - name: INFERWAY_GATEWAY_MODELS
   value: /etc/inferway/models/models.yaml
 {{- end }}
@@ -68,7 +68,7 @@
   mountPath: /etc/inferway/auth
   readOnly: true
 {{- end }}
-{{- with .Values.gateway.models }}
+{{- if include "inferway.models" . }}
 - name: models
   mountPath: /etc/inferway/models
   readOnly: true
@@ -95,10 +95,10 @@
       - key: tenants.yaml
         path: tenants.yaml
 {{- end }}
-{{- with .Values.gateway.models }}
+{{- if include "inferway.models" . }}
 - name: models
   configMap:
-    name: {{ include "inferway.fullname" $ }}-gateway
+    name: {{ include "inferway.fullname" . }}-gateway
 {{- end }}
 - name: spool
   emptyDir:
