@@ -68,8 +68,9 @@ EDGES = {
 
 def test_network_policies() -> None:
     """Exactly these edges are open, and every pod that listens is under a policy."""
-    assert _edges(value_set("everything-on")) == EDGES
+    assert _edges(value_set("everything-on")) == EDGES | {("console", "gateway", "admin")}
     without_redis = {edge for edge in EDGES if "redis" not in edge}
+    # Its admin port is on, and open to nobody.
     assert _edges(value_set("external-redis")) == without_redis
     assert with_values({"networkPolicy": {"enabled": False}}).of("NetworkPolicy") == []
 
@@ -98,7 +99,8 @@ def _component(selector: dict[str, Any]) -> str:
 
 def _peer(peer: dict[str, Any]) -> str:
     if "namespaceSelector" in peer:
-        return "prometheus"
+        labels = peer["namespaceSelector"]["matchLabels"]
+        return {"monitoring": "prometheus", "operators": "console"}[labels["kubernetes.io/metadata.name"]]
     return _component(peer["podSelector"]) if peer else "*"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.admin.credentials import parse_credentials
 from inferway import config
 from inferway.cli.front import find
 from inferway.front.envoy import envoy_yaml
@@ -218,6 +219,39 @@ def _secrets(rendered: Rendered) -> dict[str, dict[str, str]]:
         name = one["metadata"]["name"].removeprefix("mesh-inferway-")
         found[name] = {key: base64.b64decode(value).decode() for key, value in one["data"].items()}
     return found
+
+
+def test_the_port_for_admins() -> None:
+    """It is on where it is said, with credentials from a Secret, on a Service of its own within the cluster."""
+    gateway = value_set("minimal").one("Deployment", "gateway")["spec"]["template"]["spec"]["containers"][0]
+    assert [port["name"] for port in gateway["ports"]] == ["http"]
+    assert not [one for one in value_set("minimal").of("Service") if one["metadata"]["name"].endswith("-admin")]
+    for name, secret in (("everything-on", "mesh-inferway-admin"), ("external-redis", "platform-admins")):
+        rendered = value_set(name)
+        pod = rendered.one("Deployment", "gateway")["spec"]["template"]["spec"]
+        (environ,) = [env for _, service, env in rendered.services() if service == "gateway"]
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "admin"]
+        assert volume["secret"]["secretName"] == secret
+        (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "admin"]
+        assert environ["INFERWAY_ADMIN_TOKEN_FILE"] == f"{mount['mountPath']}/tokens"
+        (port,) = [one for one in pod["containers"][0]["ports"] if one["name"] == "admin"]
+        assert environ["INFERWAY_GATEWAY_ADMIN_LISTEN"] == f"0.0.0.0:{port['containerPort']}"
+        reaching = [
+            one["metadata"]["name"]
+            for one in rendered.of("Service")
+            if any(port["targetPort"] in ("admin", 8001) for port in one["spec"]["ports"])
+        ]
+        assert reaching == ["mesh-inferway-admin"]
+        assert rendered.one("Service", "admin")["spec"]["type"] == "ClusterIP"
+        # Whoever scrapes gateways does not take it for another of them.
+        monitored = [one["spec"]["selector"]["matchLabels"].items() for one in rendered.of("ServiceMonitor")]
+        labels = rendered.one("Service", "admin")["metadata"]["labels"].items()
+        assert not any(one <= labels for one in monitored)
+        # The front knows one port of the gateways.
+        front = next(env for _, service, env in rendered.services() if service == "front")
+        assert front["INFERWAY_FRONT_GATEWAYS"].endswith(":8000")
+    (line,) = _secrets(value_set("everything-on"))["admin"]["tokens"].splitlines()
+    assert [one.name for one in parse_credentials(line)] == ["admin"]
 
 
 @pytest.mark.parametrize("name", VALUE_SETS)

@@ -52,6 +52,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ default (printf "%s-gateway" (include "inferway.fullname" .)) .Values.gateway.secrets.existingSecret }}
 {{- end -}}
 
+{{- define "inferway.adminSecret" -}}
+{{ default (printf "%s-admin" (include "inferway.fullname" .)) .Values.gateway.admin.existingSecret }}
+{{- end -}}
+
 {{- define "inferway.authSecret" -}}
 {{ default (printf "%s-auth" (include "inferway.fullname" .)) .Values.auth.existingSecret }}
 {{- end -}}

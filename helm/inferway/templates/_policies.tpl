@@ -28,7 +28,10 @@ spec:
       {{- include "inferway.selector" . | nindent 6 }}
 {{- end -}}
 
-{{/* As `ingress`: who may reach which port: {peers: [component, ...], port: name}; the peer "prometheus" is its namespace. */}}
+{{/*
+As `ingress`: who may reach which port: {peers: [component, ...], port: name}; the peer "prometheus" is its namespace, and
+`others` are peers as Kubernetes writes them.
+*/}}
 {{- define "inferway.networkPolicy" -}}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -53,6 +56,9 @@ spec:
             matchLabels:
               {{- include "inferway.selector" (dict "root" $.root "component" .) | nindent 14 }}
         {{- end }}
+        {{- end }}
+        {{- with .others }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
     {{- end }}
 {{- end -}}

@@ -25,6 +25,12 @@
 - name: INFERWAY_GATEWAY_TENANTS
   value: /etc/inferway/auth/tenants.yaml
 {{- end }}
+{{- if .Values.gateway.admin.enabled }}
+- name: INFERWAY_GATEWAY_ADMIN_LISTEN
+  value: 0.0.0.0:8001
+- name: INFERWAY_ADMIN_TOKEN_FILE
+  value: /etc/inferway/admin/tokens
+{{- end }}
 {{- if include "inferway.models" . }}
 - name: INFERWAY_GATEWAY_MODELS
   value: /etc/inferway/models/models.yaml
@@ -68,6 +74,11 @@
   mountPath: /etc/inferway/auth
   readOnly: true
 {{- end }}
+{{- if .Values.gateway.admin.enabled }}
+- name: admin
+  mountPath: /etc/inferway/admin
+  readOnly: true
+{{- end }}
 {{- if include "inferway.models" . }}
 - name: models
   mountPath: /etc/inferway/models
@@ -94,6 +105,11 @@
     items:
       - key: tenants.yaml
         path: tenants.yaml
+{{- end }}
+{{- if .Values.gateway.admin.enabled }}
+- name: admin
+  secret:
+    secretName: {{ include "inferway.adminSecret" . }}
 {{- end }}
 {{- if include "inferway.models" . }}
 - name: models
