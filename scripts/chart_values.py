@@ -119,7 +119,7 @@ def _schema(value: Value, pool: Value) -> dict[str, Any]:
         }
         items = {**one, "properties": {"name": name, **one["properties"]}, "required": ["name"]}
         items.pop("description", None)
-        found: dict[str, Any] = {"type": "array", "items": items}
+        found: dict[str, Any] = {"type": "array", "minItems": 1, "items": items}
     elif value.options:
         found = {"type": "object", "properties": dict(_options(value.options)), **_CLOSED}
     elif value.members:

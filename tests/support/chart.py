@@ -76,8 +76,8 @@ def value_set(name: str) -> Rendered:
     return _rendered(("-f", str(CHART / "ci" / f"{name}-values.yaml")))
 
 
-def with_values(values: Mapping[str, Any], *flags: str) -> Rendered:
-    return _render(("-f", "-", *flags), yaml.safe_dump(dict(values)))
+def with_values(values: Mapping[str, Any], *flags: str, release: str = "mesh") -> Rendered:
+    return _render(("-f", "-", *flags), yaml.safe_dump(dict(values)), release)
 
 
 def refusal(values: Mapping[str, Any]) -> str:
@@ -91,7 +91,7 @@ def _rendered(flags: tuple[str, ...]) -> Rendered:
     return _render(flags, "")
 
 
-def _render(flags: tuple[str, ...], stdin: str) -> Rendered:
-    result = helm("template", "mesh", str(CHART), "-n", NAMESPACE, *flags, stdin=stdin)
+def _render(flags: tuple[str, ...], stdin: str, release: str = "mesh") -> Rendered:
+    result = helm("template", release, str(CHART), "-n", NAMESPACE, *flags, stdin=stdin)
     assert result.returncode == 0, result.stderr
     return Rendered(tuple(one for one in yaml.safe_load_all(result.stdout) if one))

@@ -1,19 +1,29 @@
+{{/*
+At most 35 characters: a Service's name has 63, and with "-worker-" and a pool's name it has them. Names of Services are
+labels of DNS: no dots, which names of releases may have, and a letter first.
+*/}}
 {{- define "inferway.fullname" -}}
+{{- $name := include "inferway.name" . -}}
+{{- $full := printf "%s-%s" .Release.Name $name -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- $full = .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
+{{- $full = .Release.Name -}}
 {{- end -}}
+{{- $full = $full | replace "." "-" | trunc 35 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $full) -}}
+{{- fail (printf "fullnameOverride: names of Services must begin with a letter and have small letters, digits and hyphens: give one, %q cannot be used" $full) -}}
 {{- end -}}
+{{- $full -}}
+{{- end -}}
+
+{{- define "inferway.name" -}}
+{{ default .Chart.Name .Values.nameOverride }}
 {{- end -}}
 
 {{/* What pods are found by: (dict "root" $ "component" "router" "pool" ""). */}}
 {{- define "inferway.selector" -}}
-app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/name: {{ include "inferway.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .pool }}
@@ -31,17 +41,23 @@ inferway/pool: {{ . }}
 
 {{- define "inferway.labels" -}}
 {{ include "inferway.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
 app.kubernetes.io/part-of: inferway
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 }}
 {{- with .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
+{{/* A tag may be a digest. A registry for all takes the place of the one that a repository names, if it names one. */}}
 {{- define "inferway.image" -}}
-{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- $repository := .image.repository -}}
+{{- with .root.Values.imageRegistry -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") -}}
+{{- end -}}
+{{- $tag := default .root.Chart.AppVersion .image.tag -}}
+{{- $repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag -}}
 {{- end -}}
 
 {{- define "inferway.internalSecret" -}}
@@ -102,6 +118,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- if and $scaling.keda.enabled (empty $scaling.keda.models) -}}
 {{- fail (printf "workers: pool %q: autoscaling.keda.models must name the models of the pool" $pool.name) -}}
+{{- end -}}
+{{- if and $scaling.keda.enabled (gt (len (include "inferway.poolName" (dict "root" $ "pool" $pool))) 46) -}}
+{{- fail (printf "workers: pool %q: names of its pods would be cut, and the scaler could not tell them by them: shorten the name of the pool, or give a fullnameOverride" $pool.name) -}}
 {{- end -}}
 {{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
 {{- fail (printf "workers: pool %q: autoscaling.minReplicas is above maxReplicas" $pool.name) -}}

@@ -30,14 +30,17 @@
 {{ include "inferway.gracePeriod" (dict "config" .config "drainDelayS" 0 "drainLimitS" 120) }}
 {{- end -}}
 
+{{/* (dict "root" $ "token" true): with a token of the API server, or without. */}}
 {{- define "inferway.podSecurity" -}}
 automountServiceAccountToken: {{ default false .token }}
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: {{ .user | default 10001 }}
-  runAsGroup: {{ .user | default 10001 }}
-  fsGroup: {{ .user | default 10001 }}
+  {{- with .root.Values.runAsUser }}
+  runAsUser: {{ int . }}
+  runAsGroup: {{ int . }}
+  fsGroup: {{ int . }}
+  {{- end }}
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile:
     type: RuntimeDefault

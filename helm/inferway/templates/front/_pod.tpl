@@ -4,7 +4,7 @@
 
 {{- define "inferway.frontEnv" -}}
 - name: INFERWAY_FRONT_LISTEN
-  value: 0.0.0.0:{{ include "inferway.frontListen" . }}
+  value: "{{ .Values.listenHost }}:{{ include "inferway.frontListen" . }}"
 - name: INFERWAY_FRONT_GATEWAYS
   # nginx asks for a name once, so it gets the one whose address stays.
   value: {{ include "inferway.fullname" . }}-gateway{{ ternary "-pods" "" (eq .Values.front.kind "envoy") }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:8000

@@ -9,7 +9,7 @@
 
 {{- define "inferway.gatewayEnv" -}}
 - name: INFERWAY_GATEWAY_LISTEN
-  value: 0.0.0.0:8000
+  value: "{{ .Values.listenHost }}:8000"
 - name: INFERWAY_GATEWAY_ROUTERS
   value: {{ include "inferway.routers" . }}
 - name: INFERWAY_INTERNAL_TOKEN_FILE
@@ -27,7 +27,7 @@
 {{- end }}
 {{- if .Values.gateway.admin.enabled }}
 - name: INFERWAY_GATEWAY_ADMIN_LISTEN
-  value: 0.0.0.0:8001
+  value: "{{ .Values.listenHost }}:8001"
 - name: INFERWAY_ADMIN_TOKEN_FILE
   value: /etc/inferway/admin/tokens
 {{- end }}
@@ -88,6 +88,9 @@
   mountPath: /var/spool/inferway
 - name: tmp
   mountPath: /tmp
+{{- with .Values.gateway.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "inferway.gatewayVolumes" -}}
@@ -121,4 +124,7 @@
     sizeLimit: {{ .Values.gateway.spool.size }}
 - name: tmp
   emptyDir: {}
+{{- with .Values.gateway.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}

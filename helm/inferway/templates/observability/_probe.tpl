@@ -2,7 +2,7 @@
 {{- define "inferway.probeSpec" -}}
 restartPolicy: Never
 serviceAccountName: {{ include "inferway.fullname" . }}-probe
-{{ include "inferway.podSecurity" dict }}
+{{ include "inferway.podSecurity" (dict "root" .) }}
 containers:
   - name: probe
     image: {{ include "inferway.image" (dict "root" . "image" .Values.gateway.image) }}
@@ -55,8 +55,5 @@ volumes:
         - key: tls.crt
           path: tls.crt
   {{- end }}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{- include "inferway.placement" (dict "root" . "values" .Values.probe) }}
 {{- end -}}

@@ -9,9 +9,9 @@
 - name: INFERWAY_WORKER_ENGINE
   value: {{ .pool.engine }}
 - name: INFERWAY_WORKER_LISTEN
-  value: 0.0.0.0:50051
+  value: "{{ .root.Values.listenHost }}:50051"
 - name: INFERWAY_WORKER_OPS_LISTEN
-  value: 0.0.0.0:9101
+  value: "{{ .root.Values.listenHost }}:9101"
 - name: INFERWAY_INTERNAL_TOKEN_FILE
   value: /etc/inferway/internal/token
 {{- with .pool.model.path }}
@@ -54,8 +54,10 @@
 {{- define "inferway.workerResources" -}}
 {{- $resources := deepCopy .resources -}}
 {{- if gt (int .gpu.count) 0 -}}
-{{- $gpus := dict .gpu.resource (int .gpu.count) -}}
-{{- $_ := set $resources "limits" (merge (dict) (default dict $resources.limits) $gpus) -}}
+{{/* Of what is counted, requests are limits. */}}
+{{- range list "requests" "limits" -}}
+{{- $_ := set $resources . (merge (dict $.gpu.resource (int $.gpu.count)) (default dict (get $resources .))) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $resources -}}
 {{- end -}}
@@ -85,6 +87,9 @@
 {{- if .pool.shmSize }}
 - name: shm
   mountPath: /dev/shm
+{{- end }}
+{{- with .pool.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -121,6 +126,9 @@
   emptyDir:
     medium: Memory
     sizeLimit: {{ . }}
+{{- end }}
+{{- with .pool.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -169,4 +177,7 @@ volumeMounts:
     mountPath: /home/inferway
   - name: tmp
     mountPath: /tmp
+  {{- with .pool.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end -}}
