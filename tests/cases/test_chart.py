@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
+import statistics
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inferway.cli.ports import free_ports
 from tests.cases.handed import case
 from tests.cases.installation import Installation
-from tests.cases.support import ASK
+from tests.cases.support import ASK, first_event
 from tests.support.chart import CHART, Rendered, refusal, value_set, with_values
 from tests.support.kubelet import live
-from tests.support.probes import http_json
+from tests.support.probes import http_json, http_text, metric
+from tests.support.processes import Process
+from tests.support.waiting import until
 
 needs_helm = pytest.mark.skipif(not os.environ.get("HELM"), reason="HELM names no Helm: `make helm-test` brings it")
 
@@ -175,21 +181,76 @@ def _slow(path: str, at: float) -> float | None:
     return None if 200 <= at < 209 else 0.01
 
 
+# Asks two pages in turn, and says how long each took: away from the loop that reads the streams.
+_ASK_IN_TURN = """
+import json, sys, time, urllib.request
+
+def ask(url):
+    began = time.perf_counter()
+    with urllib.request.urlopen(url, timeout=20) as response:
+        assert response.status == 200
+        response.read()
+    return time.perf_counter() - began
+
+print(json.dumps([[ask(url) for url in sys.argv[1:]] for _ in range(20)]))
+"""
+
+
+async def _ask_in_turn(*urls: str) -> list[list[float]]:
+    """Twenty times how long each page took."""
+    command = [sys.executable, "-c", _ASK_IN_TURN, *urls]
+    result = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    rounds: list[list[float]] = json.loads(result.stdout)
+    return rounds
+
+
 @case("HLT-03")
 async def test_liveness_of_a_busy_gateway(case: Any, installation: Installation) -> None:
-    """With 500 streams a gateway says at once that it lives; what it says does not hang on anybody else."""
+    """With 500 streams a gateway says within 100 ms that it lives: most of twenty times, in one of three tries.
+
+    What an idle process takes to answer on this machine, in the same moments, is not the gateway's.
+    """
     body = {**ASK, "stream": True}
     streams = [await installation.open(body, f"LIF-06.{number}") for number in range(500)]
     try:
-        took = []
-        for _ in range(20):
-            began = time.monotonic()
-            status, _ = await asyncio.to_thread(http_json, installation.mesh.url("/health"))
-            took.append(time.monotonic() - began)
-            assert status == 200
-            await asyncio.sleep(0.05)
-        # The machine of a test has other work, which the fastest answer has least of; the gateway's own is in each.
-        assert min(took) < 0.1, took
+        for stream in streams:
+            await first_event(stream)
+        port = free_ports({"idle": 0})["idle"]
+        idle = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(CHART / "ci")]
+        with subprocess.Popen(idle, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                url = f"http://127.0.0.1:{port}/"
+                await until(lambda: _answers(url), what="the idle process serves")
+                medians: list[float] = []
+                while len(medians) < 3 and min(medians, default=1.0) >= 0.1:
+                    assert metric(installation.mesh.url("/metrics"), "inferway_gateway_requests_in_flight") >= 500
+                    rounds = await _ask_in_turn(installation.mesh.url("/health"), url)
+                    medians.append(statistics.median(gateway - other for gateway, other in rounds))
+                assert min(medians) < 0.1, medians
+            finally:
+                process.terminate()
     finally:
         for stream in streams:
             stream.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(http_text(url))
+    except OSError:
+        return False
+
+
+@case("HLT-03")
+async def test_liveness_asks_nobody(case: Any) -> None:
+    """Whoever a gateway could ask takes the connection and says nothing: Redis, router and worker. It lives."""
+    with ExitStack() as held:
+        silent = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        redis, router, worker = (f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+        others = ("--redis", f"redis://{redis}", "--gateways", "1", "--routers", router, "--workers", worker)
+        with await asyncio.to_thread(Process, "gateway", "--listen", "127.0.0.1:0", *others) as gateway:
+            page = f"http://{gateway.address}"
+            took = [one for (one,) in await _ask_in_turn(f"{page}/health")]
+            assert statistics.median(took) < 0.1, took
+            status, ready = http_json(f"{page}/health/ready")
+            assert (status, ready["workers"], ready["routers"]) == (503, 0, [])
