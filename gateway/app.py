@@ -312,7 +312,7 @@ class Gateway:
 
         Not before it is known which workers there are: those of other models are met first, within reason.
         """
-        if not self._naming.value.has_on_demand:
+        if not self._naming.value.on_demand:
             return False
         known = self._routing.known_workers()
         if known is not None:

@@ -73,6 +73,8 @@ class Naming:
     models: Mapping[str, _Model] = field(default_factory=dict)
     # For each alias the models that it stands for, with weights of which at least one is above 0.
     aliases: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # Models whose workers come when they are asked for: how long a request may wait for the first one.
+    on_demand: Mapping[str, float] = field(default_factory=dict)
     # By name of a model or alias, and by name of a field of request bodies.
     retiring_names: Mapping[str, Announcement] = field(default_factory=dict)
     retiring_fields: Mapping[str, Announcement] = field(default_factory=dict)
@@ -84,15 +86,8 @@ class Naming:
 
     def wait_s(self, model: str) -> float:
         """How long a request may wait while a model, or that of an adapter, has no worker; 0: it does not."""
-        for name in (model, model.partition(":")[0]):
-            if (entry := self.models.get(name)) is not None:
-                return entry.wait_for_workers_s or 0.0
-        return 0.0
-
-    @property
-    def has_on_demand(self) -> bool:
-        """Whether there is a model whose workers come when it is asked for."""
-        return any(entry.wait_for_workers_s for entry in self.models.values())
+        name = model if model in self.models else model.partition(":")[0]
+        return self.on_demand.get(name, 0.0)
 
     def targets(self, name: str) -> Mapping[str, int]:
         """The models that a name stands for, by weight; `ALIAS:ADAPTER` is the adapter of what the alias stands for."""
@@ -137,6 +132,7 @@ def parse_models(raw: Any) -> Naming:
         limits=file.limits,
         models=models,
         aliases=targets,
+        on_demand={name: entry.wait_for_workers_s for name, entry in models.items() if entry.wait_for_workers_s},
         retiring_names={name: entry for name, entry in {**models, **aliases}.items() if entry.deprecated},
         retiring_fields=fields,
     )

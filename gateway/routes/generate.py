@@ -122,17 +122,21 @@ class Inference:
         self, exchange: Exchange, name: str, *, fields: Sequence[str] = (), sticky_key: str = ""
     ) -> tuple[ServedModel, Limits]:
         """The same for what a worker is to do: waits for one where the model comes when it is asked for."""
-        real_name = self.catalog.real_name(name, _key(exchange, sticky_key))
+        if self.naming().on_demand:
+            await self._await_worker(exchange, name, self.catalog.real_name(name, _key(exchange, sticky_key)))
+        return self.find(exchange, name, fields=fields, sticky_key=sticky_key)
+
+    async def _await_worker(self, exchange: Exchange, name: str, real_name: str) -> None:
         timeout_s = self.naming().wait_s(real_name)
         is_refused = not exchange.caller.may_use(name, real_name) or self.is_blocked(name, real_name)
-        if timeout_s and not is_refused:
-            exchange.model = real_name
-            timing = Timing(queued=time.monotonic())
-            exchange.progress = lambda: Progress(timing, "")
-            deadline = exchange.received + self.config.request_deadline_s
-            await self.catalog.await_worker(real_name, min(timeout_s, max(0.0, deadline - time.monotonic())))
-            exchange.progress = None
-        return self.find(exchange, name, fields=fields, sticky_key=sticky_key)
+        if not timeout_s or is_refused:
+            return
+        exchange.model = real_name
+        timing = Timing(queued=time.monotonic())
+        exchange.progress = lambda: Progress(timing, "")
+        left_s = exchange.received + self.config.request_deadline_s - time.monotonic()
+        await self.catalog.await_worker(real_name, min(timeout_s, max(0.0, left_s)))
+        exchange.progress = None
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The body, within the configured limits. Raises ApiError."""

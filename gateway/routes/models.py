@@ -16,7 +16,10 @@ ONE_MODEL = "/v1/models/"
 
 
 def make_list_models(inference: Inference) -> Handler:
-    """Models by their names, then the aliases of the configuration by theirs."""
+    """Models by their names, then the aliases of the configuration by theirs.
+
+    Those that come when they are asked for are there before any worker is: who does not see them does not ask.
+    """
 
     async def list_models(_request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         naming, catalog, caller = inference.naming(), inference.catalog, exchange.caller
@@ -27,7 +30,12 @@ def make_list_models(inference: Inference) -> Handler:
             and caller.may_use(model.name, *model.description.aliases)
             and not inference.is_blocked(*names_of(model))
         ]
+        met = {name for model in catalog.all() for name in (model.name, *model.description.aliases)}
+        unmet = [name for name in naming.on_demand if name not in met]
+        entries += [_unmet(naming, name) for name in unmet if _may_see(inference, exchange, name)]
         for alias, targets in naming.aliases.items():
+            if targets.keys() <= set(unmet) and _may_see(inference, exchange, alias, *targets):
+                entries.append(_unmet(naming, alias))
             models = catalog.known(targets)
             models = [model for model in models if not inference.is_blocked(alias, *names_of(model))]
             if models and caller.may_use(alias, *targets):
@@ -43,12 +51,39 @@ def make_one_model(inference: Inference) -> Handler:
     async def one_model(request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         naming, catalog = inference.naming(), inference.catalog
         name = request.path.removeprefix(ONE_MODEL)
+        targets = naming.targets(name)
+        is_unmet = naming.on_demand.keys() >= targets.keys() and not catalog.known(targets)
+        if is_unmet and _may_see(inference, exchange, name, *targets):
+            return _answer(_unmet(naming, name))
         model, _ = inference.find(exchange, name)
         if name not in naming.aliases:
             return _answer(_entry(naming, model.name, [model]))
         return _answer(_entry(naming, name, catalog.known(naming.aliases[name])))
 
     return one_model
+
+
+def _may_see(inference: Inference, exchange: Exchange, *names: str) -> bool:
+    return exchange.caller.may_use(*names) and not inference.is_blocked(*names)
+
+
+def _unmet(naming: Naming, name: str) -> dict[str, object]:
+    """A model that no worker has described yet, or an alias of such."""
+    announced = naming.retiring_names.get(name)
+    sunset = announced.sunset if announced is not None else None
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "inferway",
+        "shutdown_date": sunset.isoformat() if sunset is not None else None,
+        "parent": None,
+        "aliases": [],
+        "alias_of": list(naming.aliases.get(name, ())),
+        "max_model_len": None,
+        "tokenizer_digest": None,
+        "capabilities": [],
+    }
 
 
 def _entry(naming: Naming, name: str, models: Sequence[ServedModel]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.asleep import asleep
+from tests.support.client import send
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -17,6 +18,10 @@ async def test_requests_wait_for_the_first_worker(tmp_path: Path) -> None:
     """Without a worker the gateway takes requests, which wait, over a restart of the router, and are all served."""
     with asleep(tmp_path) as mesh:
         await until(mesh.is_ready, what="the gateway takes requests")
+        listed = (await send(mesh.gateway.address, "GET /v1/models")).json["data"]
+        assert {one["id"]: one["alias_of"] for one in listed} == {"m-text": [], "late": [], "chat": ["m-text"]}
+        for one in listed:
+            assert (await send(mesh.gateway.address, f"GET /v1/models/{one['id']}")).json == one
         asks = [asyncio.create_task(mesh.ask(stream=stream)) for stream in (False, True, True)]
         asks += [asyncio.create_task(mesh.ask(model="chat"))]
         gone = asyncio.create_task(mesh.ask())
@@ -37,6 +42,9 @@ async def test_requests_wait_for_the_first_worker(tmp_path: Path) -> None:
                 answers = await asyncio.gather(*asks)
                 assert [answer.status for answer in answers] == [200] * 4
                 assert mesh.waiting() == 0
+                listed = (await send(mesh.gateway.address, "GET /v1/models")).json["data"]
+                assert {"chat", "m-text"} <= {one["id"] for one in listed if one["max_model_len"]}
+                assert {one["id"] for one in listed if not one["max_model_len"]} == {"late"}
                 assert mesh.is_ready()
             # Its worker has gone again, and who asks waits again.
             again = asyncio.create_task(mesh.ask())

@@ -41,7 +41,7 @@ def test_a_full_file() -> None:
     assert naming.targets("unheard-of") == {"unheard-of": 1}
     assert naming.targets("chat:legal") == {"big:legal": 1}
     assert naming.known == {"big", "small"}
-    assert naming.has_on_demand
+    assert naming.on_demand == {"small": 90}
     assert [naming.wait_s(name) for name in ("small", "small:legal", "big", "unheard-of")] == [90, 90, 0, 0]
     assert naming.limits_of(["big", ""]) == [
         Limits(max_output_tokens=4096),
