@@ -44,6 +44,29 @@ _CHART_SAYS: Mapping[str, set[str]] = {
     "front": _OF_GATEWAYS
     | {"keepalive_s", "drain_delay_s", "listen", "gateways", "dns_server", "tls_cert", "tls_key", "admin"},
 }
+# What values mean that stand in several places, where nothing is said of them.
+_EVERYWHERE = {
+    "affinity": "As in a pod.",
+    "annotations": "Annotations of the Service.",
+    "enabled": "Whether there is one.",
+    "extraVolumeMounts": "Where they are mounted, as in a container.",
+    "failureThreshold": "Failures in a row until it counts as failed.",
+    "labels": "Labels by which it is found.",
+    "maxReplicas": "Most replicas.",
+    "minReplicas": "Fewest replicas.",
+    "nodeSelector": "Labels of the nodes that it may run on.",
+    "periodSeconds": "Seconds between two probes.",
+    "podAnnotations": "Annotations of the pods.",
+    "priorityClassName": "PriorityClass of the pods.",
+    "pullPolicy": "When a node pulls the image.",
+    "replicas": "Number of pods.",
+    "repository": "Image, without its tag.",
+    "resources": "Requests and limits, as in a container.",
+    "size": "Size of the volume.",
+    "tag": "Tag of the image, or a digest.",
+    "timeoutSeconds": "Seconds after which an answer counts as none.",
+    "tolerations": "As in a pod.",
+}
 _POOL_NAME = "^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$"
 _CLOSED = {"additionalProperties": False}
 
@@ -83,7 +106,8 @@ def _values(node: Any, lines: list[str]) -> Iterator[Value]:
         if "default" in extra:
             members = ()
         default = yaml.safe_load(yaml.serialize(value))
-        yield Value(key.value, " ".join(notes), extra, options, is_pools, default, members)
+        note = " ".join(notes) or ("" if members else _EVERYWHERE.get(key.value, ""))
+        yield Value(key.value, note, extra, options, is_pools, default, members)
 
 
 def _comment_above(lines: list[str], number: int) -> list[str]:

@@ -13,6 +13,7 @@ import yaml
 
 from tests.support.chart import CHART, NAMESPACE, Rendered, helm, refusal, value_set, with_values
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Labels of DNS, by which Services are found.
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _POOL = "a-name-of-20-letters"
@@ -93,6 +94,8 @@ def test_a_registry_for_all() -> None:
         "probe": {"cronJob": {"enabled": True}},
     }
     rendered = _valid(with_values(values))
+    parent = with_values({"imageRegistry": "a.example", "global": {"imageRegistry": "b.example"}})
+    assert all(spec["image"].startswith("b.example/") for _, spec, _ in parent.containers())
     images = {container.rpartition("/")[2]: spec["image"] for container, spec, _ in rendered.containers()}
     base = "registry.example:5000/mirror"
     assert all(image.startswith(f"{base}/") for image in images.values())
@@ -221,6 +224,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_refusals(values: dict[str, Any], said: str) -> None:
     """Values of the wrong kind, and those that there are not at any depth, are refused with their path."""
     assert said in refusal(values)
+
+
+def test_every_value_is_described() -> None:
+    """The page of values has a row for each, and in each row a word on what it is."""
+    rows = [line for line in (DOCS / "values.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 200
+    assert [row for row in rows if row.replace(" ", "").endswith("||")] == []
 
 
 def test_notes_say_what_was_installed() -> None:

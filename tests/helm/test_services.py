@@ -283,8 +283,10 @@ def test_checksums_follow_what_is_read_at_the_start() -> None:
 
 def test_secrets_are_kept_over_upgrades(tmp_path: Path) -> None:
     """With the first installation's Secrets in the cluster, an upgrade makes none anew, also one that has grown."""
-    first = with_values({})
+    values = {"gateway": {"admin": {"enabled": True}}}
+    first = with_values(values)
     secrets = first.of("Secret")
+    assert len(secrets) == 5
     for one in secrets:
         one["metadata"]["annotations"] |= {
             "meta.helm.sh/release-name": "mesh",
@@ -297,7 +299,7 @@ def test_secrets_are_kept_over_upgrades(tmp_path: Path) -> None:
     kinds = sorted({(one["apiVersion"], one["kind"]) for one in first.objects})
     with api_server(tmp_path, kinds, secrets) as kubeconfig:
         flags = ["--dry-run=server", "--disable-openapi-validation", "--kubeconfig", str(kubeconfig)]
-        upgraded = with_values({}, *flags)
+        upgraded = with_values(values, *flags)
     given, kept = ({one["metadata"]["name"]: one["data"] for one in some} for some in (secrets, upgraded.of("Secret")))
     assert given.keys() == kept.keys()
     for name, data in given.items():

@@ -53,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{/* A tag may be a digest. A registry for all takes the place of the one that a repository names, if it names one. */}}
 {{- define "inferway.image" -}}
 {{- $repository := .image.repository -}}
-{{- with .root.Values.imageRegistry -}}
+{{- with (.root.Values.global | default dict).imageRegistry | default .root.Values.imageRegistry -}}
 {{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") -}}
 {{- end -}}
 {{- $tag := default .root.Chart.AppVersion .image.tag -}}
