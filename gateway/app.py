@@ -91,12 +91,8 @@ class Gateway:
         self._naming = SettingsFile("--models", config.models, parse_models, Naming())
         keyed = key_secret(config, token).encode()
         self._access = Access(config, keyed)
-        self._catalog = Catalog(
-            self._executor,
-            self._sessions.connected,
-            lambda: self._naming.value,
-            Arrivals(self._metrics.awaiting_worker),
-        )
+        self._arrivals = Arrivals(self._metrics.awaiting_worker)
+        self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value, self._arrivals)
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.
         self._generations: dict[Running, Sequence[Generation]] = {}
@@ -240,8 +236,9 @@ class Gateway:
         deadline = time.monotonic() + config.drain_limit_s
         while self._front.in_flight and not stop_now.is_set() and time.monotonic() < deadline:
             await wait_for(stop_now, TICK_S)
-        if self._generations:
-            cut = len(self._generations)
+        unserved = self._arrivals.give_up(ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again."))
+        if self._generations or unserved:
+            cut = len(self._generations) + unserved
             logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=cut)
             for running in list(self._generations):
                 running.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 
 async def test_requests_wait_for_the_first_worker(tmp_path: Path) -> None:
     """Without a worker the gateway takes requests, which wait, over a restart of the router, and are all served."""
-    with asleep(tmp_path) as mesh:
+    with asleep(tmp_path, "--drain-delay-s", "0", "--drain-limit-s", "0.5") as mesh:
         await until(mesh.is_ready, what="the gateway takes requests")
         listed = (await send(mesh.gateway.address, "GET /v1/models")).json["data"]
         assert {one["id"]: one["alias_of"] for one in listed} == {"m-text": [], "late": [], "chat": ["m-text"]}
@@ -50,4 +50,8 @@ async def test_requests_wait_for_the_first_worker(tmp_path: Path) -> None:
             again = asyncio.create_task(mesh.ask())
             await until(lambda: mesh.waiting() == 1, what="it waits")
             assert mesh.is_ready()
-            again.cancel()
+            # A gateway that has to leave meanwhile says so.
+            mesh.gateway.popen.terminate()
+            left = await again
+            assert (left.status, left.error["code"]) == (503, "shutting_down")
+            assert await asyncio.to_thread(mesh.gateway.popen.wait, 10) == 0

@@ -51,16 +51,20 @@ class Asleep(NamedTuple):
 
 
 @contextmanager
-def asleep(folder: Path) -> Iterator[Asleep]:
-    """Requests for m-text, or its alias chat, wait for a minute, those for `late` half a second, and for `away` not."""
+def asleep(folder: Path, *flags: str) -> Iterator[Asleep]:
+    """Requests for m-text, or its alias chat, wait for a minute, those for `late` half a second, and for `away` not.
+
+    `flags` are the gateway's.
+    """
     waits = {"m-text": {"wait_for_workers_s": 60}, "late": {"wait_for_workers_s": 0.5}, "away": {}}
     models = {"models": waits, "aliases": {"chat": "m-text"}}
     file = folder / "models.yaml"
     file.write_text(json.dumps(models))
+    flags = ("--models", str(file), *flags)
     with (
         KubernetesStub() as api,
         _start_router(api) as router,
-        Process("gateway", "--listen", "127.0.0.1:0", "--routers", router.address, "--models", str(file)) as gateway,
+        Process("gateway", "--listen", "127.0.0.1:0", "--routers", router.address, *flags) as gateway,
     ):
         yield Asleep(router, gateway, api)
 
