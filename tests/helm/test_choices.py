@@ -250,3 +250,6 @@ def test_notes_say_what_was_installed() -> None:
     assert "-k https://127.0.0.1:8080" in everything
     assert "exec deployment/mesh-inferway-gateway -- python -m inferway tenants list" in everything
     assert "keys of the Secret platform-tenants" in notes("external-redis")
+    # Its probe asks for whatever is listed first, and one pool may sleep.
+    assert "keeps a pool awake" in everything
+    assert "keeps a pool awake" not in notes("minimal")
