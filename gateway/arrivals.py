@@ -34,6 +34,8 @@ class Arrivals:
 
         Raises ApiError: MODEL_NOT_READY after the time, OVERLOADED where too many wait, and what `give_up` was given.
         """
+        if self._given_up is not None:
+            raise self._given_up
         if self._num_waiting >= _MOST:
             message = f"{_MOST} requests wait for the first worker of a model already."
             raise ApiError(Reason.OVERLOADED, message, retry_after_s=_RETRY_AFTER_S)
