@@ -13,7 +13,7 @@ import pytest
 
 from inferway.trace_export import EXPORT_TIMEOUT_S
 from tests.support.client import Answer, send
-from tests.support.otlp import Collector, Seen
+from tests.support.otlp import CLIENT, SERVER, Collector, chain, one, trace_of
 from tests.support.processes import Mesh
 from tests.support.raw_client import EventStream
 from tests.support.waiting import until
@@ -23,7 +23,6 @@ ASK = {"model": "m-text", "messages": [{"role": "user", "content": "hello there"
 STREAM = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 UNSAMPLED = PARENT[:-2] + "00"
-SERVER, CLIENT = 2, 3
 FINISH = {"finish": "stop", "usage": {"prompt": 5, "completion": 2}}
 BREAK = {"grpc_error": {"code": "INTERNAL", "details": "x"}}
 SCRIPTS = {
@@ -33,12 +32,6 @@ SCRIPTS = {
     "breaks": [{"text": "a"}, BREAK],
     "moves": [{"worker": "A", **BREAK}, {"text": "a"}, FINISH],
 }
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with Collector() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -58,42 +51,6 @@ def mesh(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iter
 async def ask(mesh: Mesh, body: Any, request_id: str, *, traceparent: str = PARENT, **headers: str) -> Answer:
     headers |= {"traceparent": traceparent} if traceparent else {}
     return await send(mesh.gateway.address, CHAT, body=body, request_id=request_id, headers=headers)
-
-
-async def trace_of(collector: Collector, request_id: str, names: list[str]) -> list[Seen]:
-    """The request's spans once these have come, sorted by name; checks that they are one tree in one trace."""
-    await until(lambda: len(collector.of(request_id)) >= len(names), 10, f"{names}, got {collector.of(request_id)}")
-    spans = collector.of(request_id)
-    assert sorted(span.name for span in spans) == sorted(names)
-    assert len({span.trace_id for span in spans}) == 1
-    ids = {span.span_id for span in spans}
-    assert len(ids) == len(spans)
-    (root,) = (span for span in spans if span.parent_id not in ids)
-    assert root.name == CHAT
-    assert root.kind == SERVER
-    parents = {span.span_id: span for span in spans}
-    for span in spans:
-        if span is not root:
-            parent = parents[span.parent_id]
-            # Of one machine, so that clocks are compared to the rounding of the epoch.
-            assert span.start >= parent.start - 0.01
-            assert span.end >= span.start
-    return spans
-
-
-def one(spans: list[Seen], name: str) -> Seen:
-    (found,) = (span for span in spans if span.name == name)
-    return found
-
-
-def chain(spans: list[Seen], span: Seen) -> list[str]:
-    """Names from a span up to the root."""
-    by_id = {each.span_id: each for each in spans}
-    names = [span.name]
-    while span.parent_id in by_id:
-        span = by_id[span.parent_id]
-        names.append(span.name)
-    return names
 
 
 async def test_a_stream_is_one_trace_through_all_processes(collector: Collector, mesh: Mesh) -> None:
