@@ -130,6 +130,7 @@ async def test_a_stream_is_one_trace_from_the_front_to_the_engine(traced: Traced
     assert front.name == spans[GATEWAY].name == CHAT
     assert front.kind == SERVER
     assert front.parent_id == CALLER
+    assert front.trace_state == "a=b"
     assert front.attributes["http.status_code"] == "200"
     assert front.attributes["url.path"] == "/v1/chat/completions"
     assert not any(span.is_error for span in spans.values())
@@ -243,6 +244,64 @@ async def test_what_is_no_traceparent_begins_a_trace(traced: Traced, collector: 
         assert answer.status == 200
         await until(lambda: len(collector.of("whole.alone")) >= len(ANSWERED) - 1, 10, "the gateway's trace")
         assert collector.of("whole.alone")[0].trace_id not in "".join(two)
+
+
+@pytest.mark.slow
+async def test_a_huge_tracestate_is_dropped_and_its_trace_is_kept(traced: Traced) -> None:
+    """Whatever a caller sends, spans stay small and the request is served."""
+    trace_id, traceparent = new_trace()
+    headers = {"traceparent": traceparent, "tracestate": f"a={'b' * 8000}"}
+    answer = await send(traced.front.address, CHAT, body=ASK, request_id="whole.state", headers=headers)
+    assert answer.status == 200
+    spans = await whole_trace(traced, trace_id, "whole.state", ANSWERED)
+    assert spans[FRONT].trace_state == ""
+
+
+@pytest.mark.slow
+async def test_two_requests_of_one_id_are_two_traces(traced: Traced) -> None:
+    """Each is whole: nothing joins spans by the id that a caller may choose twice."""
+    made = [new_trace() for _ in range(2)]
+    answers = await asyncio.gather(
+        *(
+            send(traced.front.address, CHAT, body=ASK, request_id="whole.twice", headers={"traceparent": traceparent})
+            for _, traceparent in made
+        )
+    )
+    assert [answer.status for answer in answers] == [200, 200]
+    for trace_id, _ in made:
+        await whole_trace(traced, trace_id, "whole.twice", ANSWERED)
+
+
+@pytest.mark.slow
+async def test_a_worker_that_is_killed_leaves_the_rest_of_the_trace(traced: Traced) -> None:
+    """What it knew is lost with it; everybody else's spans are there, and the attempt says what was wrong."""
+    trace_id, traceparent = new_trace()
+    headers = {"X-Request-Id": "endless.killed", "traceparent": traceparent}
+    stream = await EventStream.open(traced.front.address, STREAM, headers=headers)
+    await stream.wait_events(3)
+    await asyncio.to_thread(traced.mesh.workers[0].kill)
+    await asyncio.wait_for(stream.done, 20)
+    spans = await whole_trace(traced, trace_id, "endless.killed", [path for path in ANSWERED if WORKER not in path])
+    assert spans[f"{GATEWAY} > generate"].attributes["error.type"] == "worker_failed"
+    assert {path for path, span in spans.items() if span.is_error} == {GATEWAY, f"{GATEWAY} > generate"}
+    await asyncio.to_thread(traced.mesh.start_worker_again, 0)
+    await asyncio.to_thread(traced.mesh.wait_ready)
+
+
+@pytest.mark.slow
+async def test_what_reaches_no_gateway_has_the_front_alone(collector: Collector, tmp_path: Path) -> None:
+    """A failure that nobody else can tell of."""
+    need("envoy")
+    nobody = f"127.0.0.1:{free_ports({'gateway': 0})['gateway']}"
+    trace_id, traceparent = new_trace()
+    with Front("envoy", tmp_path, [nobody], "--otlp-endpoint", collector.endpoint) as front:
+        answer = await send(front.address, CHAT, body=ASK, request_id="nobody.1", headers={"traceparent": traceparent})
+        assert answer.status == 503
+        await until(lambda: collector.trace(trace_id), 10, "the front's span")
+    (span,) = collector.trace(trace_id)
+    assert span.is_error
+    assert span.attributes["http.status_code"] == "503"
+    assert b"service.instance.id" in collector.raw[-1]
 
 
 @pytest.mark.slow

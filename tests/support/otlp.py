@@ -32,6 +32,7 @@ class Seen:
     attributes: dict[str, Any]
     events: dict[str, float]
     is_error: bool
+    trace_state: str
 
     @property
     def seconds(self) -> float:
@@ -103,6 +104,7 @@ def _seen(service: str, span: Any) -> Seen:
         attributes=_attributes(span.attributes),
         events={event.name: event.time_unix_nano / 1e9 for event in span.events},
         is_error=span.status.code == 2,
+        trace_state=span.trace_state,
     )
 
 
