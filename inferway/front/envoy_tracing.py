@@ -25,6 +25,8 @@ _QUEUE_SPANS = 2048
 # Batches on their way to the collector, of all threads: what a slow one does not take is lost.
 _BATCHES = 32
 _SHARES = 1_000_000
+# Of a path, which callers make up.
+_PATH_CHARS = 256
 # gRPC's own, for the exporter of the services as well.
 _DEFAULT_PORT = 443
 # What a probe's request is taken for: a member of a trace that nobody keeps.
@@ -88,7 +90,7 @@ def tracing(config: FrontConfig) -> dict[str, Any]:
         "max_path_tag_length": 0,
         "custom_tags": [
             {"tag": REQUEST_ID, "request_header": {"name": "x-request-id"}},
-            {"tag": "url.path", "value": "%PATH(NQ)%"},
+            {"tag": "url.path", "value": f"%PATH(NQ):{_PATH_CHARS}%"},
         ],
     }
 

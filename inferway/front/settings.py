@@ -94,7 +94,7 @@ def optional_address(text: str) -> None:
 def headers(text: str) -> dict[str, str]:
     """What name=value,name=value says, values quoted as in a URL. Raises ValueError with what it must be."""
     found = {}
-    for pair in text.split(",") if text.strip() else ():
+    for pair in filter(None, map(str.strip, text.split(","))):
         name, _, value = pair.partition("=")
         name, value = name.strip().lower(), unquote(value.strip())
         if not _HEADER_NAME.fullmatch(name) or not value or not value.isprintable() or not value.isascii():

@@ -258,6 +258,32 @@ async def test_a_huge_tracestate_is_dropped_and_its_trace_is_kept(traced: Traced
 
 
 @pytest.mark.slow
+async def test_a_client_that_leaves_before_its_answer_is_no_error_either(traced: Traced) -> None:
+    """There is no status then; all spans end without one of them being marked as failed."""
+    trace_id, traceparent = new_trace()
+    headers = {"X-Request-Id": "silent.left", "traceparent": traceparent}
+    stream = await EventStream.open(traced.front.address, STREAM, headers=headers)
+    await asyncio.sleep(0.5)
+    stream.close()
+    expected = [path for path in ANSWERED if not path.endswith(("decode", "prefill", "worker choice > queue"))]
+    spans = await whole_trace(traced, trace_id, "silent.left", [*expected, f"{WORKER} > queue and prefill"])
+    assert spans[FRONT].attributes["response_flags"] == "DC"
+    assert not any(span.is_error for span in spans.values())
+
+
+@pytest.mark.slow
+async def test_a_path_that_a_caller_made_up_is_cut(traced: Traced) -> None:
+    """And is no span's name: of those there are few."""
+    trace_id, traceparent = new_trace()
+    path = f"/v1/models/{'x' * 2000}"
+    await send(traced.front.address, f"GET {path}", request_id="path.1", headers={"traceparent": traceparent})
+    await until(lambda: traced.collector.trace(trace_id), 10, "the front's span")
+    (span,) = traced.collector.trace(trace_id)
+    assert span.name == "GET"
+    assert span.attributes["url.path"] == path[:256]
+
+
+@pytest.mark.slow
 async def test_two_requests_of_one_id_are_two_traces(traced: Traced) -> None:
     """Each is whole: nothing joins spans by the id that a caller may choose twice."""
     made = [new_trace() for _ in range(2)]
