@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inferway.config import Secret, option
 from inferway.net import host_and_port, no_address_or, peer
 from inferway.redis_url import redis_url
-from inferway.trace_export import otlp_option
+from inferway.trace_export import otlp_option, sample_ratio_option
 
 # Also how the parent of several processes tells them the secrets.
 CACHE_SECRET_VARIABLE = "INFERWAY_GATEWAY_CACHE_SECRET"
@@ -139,12 +139,7 @@ class Config:
     )
     key_secret_file: str = option("", "file with that secret, read at the start; --key-secret goes first")
     otlp_endpoint: str = otlp_option()
-    trace_sample_ratio: float = option(
-        0.1,
-        "share of the requests that come without a traceparent whose traces are kept, beside those that fail",
-        minimum=0,
-        maximum=1,
-    )
+    trace_sample_ratio: float = sample_ratio_option()
     log_level: str = option("info", "least severe level logged", choices=("debug", "info", "warning", "error"))
 
     @property

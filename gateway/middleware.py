@@ -340,8 +340,9 @@ def _request_id(request: web.BaseRequest) -> str:
 
 
 def _traceparent(request: web.BaseRequest) -> str:
-    given = request.headers.get("traceparent", "")
-    return given if is_traceparent(given) else ""
+    given = request.headers.getall("traceparent", ())
+    # Of two nobody can tell whose the request is.
+    return given[0] if len(given) == 1 and is_traceparent(given[0]) else ""
 
 
 async def read_json_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: float) -> bytes:

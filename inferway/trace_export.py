@@ -75,6 +75,17 @@ def otlp_option() -> Any:
     )
 
 
+def sample_ratio_option() -> Any:
+    """The option of those where a trace may begin: the front, and gateways without one."""
+    return option(
+        0.1,
+        "share of the requests that come without a traceparent whose traces are kept, beside those that fail",
+        env="INFERWAY_TRACE_SAMPLE_RATIO",
+        minimum=0,
+        maximum=1,
+    )
+
+
 class Tracer:
     """One process's way to the collector. Without an endpoint it is off and `add` must not be called.
 

@@ -23,6 +23,8 @@ REQUEST_ID = "inferway.request_id"
 FIRST_TOKEN = "first_token"
 ERROR_TYPE = "error.type"
 
+# By label, what marks a span as failed: what the mesh lacked or broke, and no mistake of a caller's.
+FAILURES = frozenset(reason.label for reason in Reason if reason.value.status >= 500)
 # What is wrong with us, by label. Whoever meets it keeps its spans, sampled or not; refusals and limits are everyday.
 FAULTS = frozenset(reason.label for reason in (Reason.WORKER_FAILED, Reason.UPSTREAM_TIMEOUT, Reason.INTERNAL_ERROR))
 

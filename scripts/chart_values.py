@@ -31,17 +31,23 @@ _SECRETS = {
     "key_secret",
     "key_secret_file",
 }
+_TRACING = {"otlp_endpoint", "otlp_headers", "otlp_ca_file", "trace_sample_ratio"}
 _ADMIN = {"admin_listen", "admin_listen_fd", "admin_token", "admin_token_file"}
 _OF_GATEWAYS = {"max_body_bytes", "max_header_bytes", "body_timeout_s", "heartbeat_s", "request_deadline_s"}
 _CHART_SAYS: Mapping[str, set[str]] = {
     "gateway": _SECRETS
     | _ADMIN
+    | _TRACING
     | {"listen", "listen_fd", "routers", "workers", "insecure", "models", "tenants", "redis", "gateways", "spool_dir"},
     "router": _SECRETS
+    | _TRACING
     | {"listen", "ops_listen", "name", "workers", "insecure", "routing"}
     | {"kubernetes_api", "kubernetes_token_file", "kubernetes_ca_file", "decision_log"},
-    "worker": _SECRETS | {"listen", "ops_listen", "name", "engine", "engine_flags", "insecure", "scripts", "record"},
+    "worker": _SECRETS
+    | _TRACING
+    | {"listen", "ops_listen", "name", "engine", "engine_flags", "insecure", "scripts", "record"},
     "front": _OF_GATEWAYS
+    | _TRACING
     | {"keepalive_s", "drain_delay_s", "listen", "gateways", "dns_server", "tls_cert", "tls_key", "admin"},
 }
 # What values mean that stand in several places, where nothing is said of them.

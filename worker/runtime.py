@@ -487,6 +487,8 @@ class Runtime:
             if not live.session.is_open:
                 self._offer_orphans()
             self._log_dropped(now)
+        if self.is_closing and outcome == Reason.CLIENT_CLOSED_REQUEST.label:
+            outcome = Reason.SHUTTING_DOWN.label  # cut at the drain limit, whoever was there to read it
         request, seconds = live.request, now - live.started_at
         self._let_go(request.lease_id)
         self._metrics.outcomes[outcome] += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from inferway.tracing import FAULTS, FIRST_TOKEN, REQUEST_ID, Span, SpanEvent, SpanKind, TraceContext, Value
+from inferway.tracing import FAILURES, FAULTS, FIRST_TOKEN, REQUEST_ID, Span, SpanEvent, SpanKind, TraceContext, Value
 
 from .sse import Usage
 
@@ -123,13 +123,29 @@ def spans(trace: RequestTrace, end: Ended) -> list[Span]:
         has_run = bool(attempt.worker_id)
         decided = attempt.decided_at or stop
         routed: dict[str, Value] = {**common, "inferway.worker_id": attempt.worker_id} if has_run else common
-        error = "" if has_run else attempt.error
-        asked = attempt.submitted_at
+        ending: dict[str, Value] = {}
+        error = ""
+        if attempt.error in FAILURES:
+            error = attempt.error
+        elif attempt.error:
+            # Refused for what the caller got wrong.
+            ending["inferway.outcome"] = attempt.error
         made.append(
-            Span("route", SpanKind.CLIENT, trace_id, attempt.route_id, server_id, asked, decided, routed, (), error)
+            Span(
+                "route",
+                SpanKind.CLIENT,
+                trace_id,
+                attempt.route_id,
+                server_id,
+                attempt.submitted_at,
+                decided,
+                routed if has_run else {**routed, **ending},
+                (),
+                "" if has_run else error,
+            )
         )
         if has_run:
-            attributes = {**routed, "server.address": attempt.worker_address}
+            attributes = {**routed, **ending, "server.address": attempt.worker_address}
             events = [SpanEvent(FIRST_TOKEN, attempt.first_token_at)] if attempt.first_token_at else ()
             made.append(
                 Span(
@@ -142,7 +158,7 @@ def spans(trace: RequestTrace, end: Ended) -> list[Span]:
                     stop,
                     attributes,
                     events,
-                    attempt.error,
+                    error,
                 )
             )
     if last and last < end.ended:

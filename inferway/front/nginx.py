@@ -183,6 +183,8 @@ def _proxying(config: FrontConfig) -> Iterator[str]:
     yield f"proxy_set_header X-Request-Id {_REQUEST_ID}"
     yield from (f'proxy_set_header {name} ""' for name in settings.STRIPPED_FROM_REQUESTS if name not in _SET)
     yield from (f"proxy_set_header {name} {value}" for name, value in _SET.items())
+    if config.ignore_caller_traces:
+        yield from (f'proxy_set_header {name} ""' for name in settings.TRACE_HEADERS)
     # Said above, with the same value, on answers of both.
     yield "proxy_hide_header X-Request-Id"
     yield from (f"proxy_hide_header {name}" for name in settings.STRIPPED_FROM_ANSWERS)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import unquote
 
-from inferway.config import option
+from inferway.config import Secret, option
 from inferway.net import host_and_port, is_loopback, peer
+from inferway.trace_export import otlp_option, sample_ratio_option
 
 Proxy = Literal["envoy", "nginx"]
 PROXIES: tuple[Proxy, ...] = ("envoy", "nginx")
@@ -45,6 +48,17 @@ STRIPPED_FROM_ANSWERS = (
 # The rule of gateways (gateway/core/ids.py).
 REQUEST_ID_CHARS = "A-Za-z0-9._-"
 REQUEST_ID_MAX_CHARS = 128
+TRACE_HEADERS = ("traceparent", "tracestate")
+# More of a tracestate need not be handed on (W3C trace context, section 3.3.1.5).
+TRACESTATE_MAX_CHARS = 512
+# What a trace is of, by method and path: names of spans, of which there must be few.
+SPAN_NAMES = (
+    *(("POST", f"/v1/{path}") for path in ("chat/completions", "completions", "embeddings")),
+    *(("POST", f"{prefix}/{path}") for prefix in ("", "/v1") for path in ("tokenize", "detokenize")),
+    *(("GET", path) for path in ("/v1/models", "/openapi.json")),
+)
+# Where Debian, Ubuntu and Alpine keep the certificates of authorities that everybody trusts.
+SYSTEM_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 CONNECT_TIMEOUT_S = 2.0
 HEADERS_TIMEOUT_S = 10.0
@@ -62,6 +76,7 @@ HEALTH_FAILURES = 3
 _MARGIN_S = 30.0
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _UNQUOTABLE = re.compile(r"[\x00-\x1f\x7f\"'\\$;{}]")
 
 
@@ -74,6 +89,18 @@ def address(text: str) -> None:
 def optional_address(text: str) -> None:
     if text:
         address(text)
+
+
+def headers(text: str) -> dict[str, str]:
+    """What name=value,name=value says, values quoted as in a URL. Raises ValueError with what it must be."""
+    found = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, value = pair.partition("=")
+        name, value = name.strip().lower(), unquote(value.strip())
+        if not _HEADER_NAME.fullmatch(name) or not value or not value.isprintable() or not value.isascii():
+            raise ValueError("must be name=value,name=value with names and values of headers")
+        found[name] = value
+    return found
 
 
 def path(text: str) -> None:
@@ -129,10 +156,31 @@ class FrontConfig:
         "", "address of Envoy's admin interface, on loopback only; without one there is none", check=optional_address
     )
     access_log: bool = option(True, "write a JSON line for each request to standard output")
+    otlp_endpoint: str = otlp_option()
+    otlp_headers: Secret = option(
+        Secret(""),
+        "headers for that collector, name=value,name=value, as a token that it wants",
+        env="OTEL_EXPORTER_OTLP_HEADERS",
+        check=headers,
+    )
+    otlp_ca_file: str = option(
+        SYSTEM_CA_FILE,
+        "file with the certificates of authorities that a collector with https is checked by, PEM",
+        env="OTEL_EXPORTER_OTLP_CERTIFICATE",
+        check=path,
+    )
+    trace_sample_ratio: float = sample_ratio_option()
+    ignore_caller_traces: bool = option(
+        False, "remove traceparent and tracestate of callers: who calls neither chooses ids nor what is kept"
+    )
 
     @property
     def tls(self) -> bool:
         return bool(self.tls_cert)
+
+    @property
+    def collector_headers(self) -> Mapping[str, str]:
+        return headers(self.otlp_headers)
 
     @property
     def silence_s(self) -> float:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from inferway.tracing import REQUEST_ID, Span, SpanEvent, SpanKind, TraceContext, Value
+from inferway.tracing import FAILURES, REQUEST_ID, Span, SpanEvent, SpanKind, TraceContext, Value
 
-from .messages import Action, Dispatch, Request
+from .messages import Action, Dispatch, Reject, Request
 from .records import margin
 
 DECIDED = "decided"
 
 
 def has_failed(action: Action | None) -> bool:
-    """Whether its caller was turned away."""
-    return action is not None and not isinstance(action, Dispatch)
+    """Whether its caller was turned away, and not for a mistake of its own."""
+    return isinstance(action, Reject) and action.error.reason.label in FAILURES
 
 
 def decision_span(
@@ -45,8 +45,8 @@ def decision_span(
         if beaten is not None:
             attributes |= {"inferway.runner_up": beaten.runner_up.worker_id, "inferway.margin": beaten.cost}
     elif action is not None:
-        error = action.error.reason.label
-        attributes["inferway.outcome"] = error
+        attributes["inferway.outcome"] = action.error.reason.label
+        error = action.error.reason.label if has_failed(action) else ""
     else:
         attributes["inferway.outcome"] = "cancelled"
     return Span(

@@ -22,12 +22,6 @@ AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 
 
 @pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with Collector() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def traced(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("traced")
     record, tenants = folder / "record.jsonl", folder / "tenants.yaml"

@@ -318,7 +318,7 @@ async def test_headers_at_the_edge(proxy: Proxy, tmp_path: Path) -> None:
     claims |= {"X-Forwarded-Host": "evil", "X-Forwarded-Proto": "gopher"}
     if proxy == "envoy":
         # Where they would be obeyed: nginx has no use for them.
-        claims |= {"x-inferway-given-id": "evil"}
+        claims |= {"x-inferway-given": "evil"}
         claims |= {"x-envoy-upstream-rq-timeout-ms": "1", "x-envoy-retry-on": "5xx", "x-envoy-max-retries": "9"}
     kept = {"Authorization": "Bearer key", "traceparent": TRACEPARENT, "tracestate": "a=b", "x-inferway-worker": "A"}
     async with mirror() as (address, seen):

@@ -7,13 +7,15 @@ import json
 import socket
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inferway.cli.ports import free_ports
 from inferway.trace_export import EXPORT_TIMEOUT_S
 from tests.support.client import Answer, send
-from tests.support.otlp import Collector, Seen
+from tests.support.otlp import CLIENT, SERVER, Collector, chain, one, trace_of
 from tests.support.processes import Mesh
 from tests.support.raw_client import EventStream
 from tests.support.waiting import until
@@ -23,7 +25,6 @@ ASK = {"model": "m-text", "messages": [{"role": "user", "content": "hello there"
 STREAM = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 UNSAMPLED = PARENT[:-2] + "00"
-SERVER, CLIENT = 2, 3
 FINISH = {"finish": "stop", "usage": {"prompt": 5, "completion": 2}}
 BREAK = {"grpc_error": {"code": "INTERNAL", "details": "x"}}
 SCRIPTS = {
@@ -33,12 +34,6 @@ SCRIPTS = {
     "breaks": [{"text": "a"}, BREAK],
     "moves": [{"worker": "A", **BREAK}, {"text": "a"}, FINISH],
 }
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with Collector() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -58,42 +53,6 @@ def mesh(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iter
 async def ask(mesh: Mesh, body: Any, request_id: str, *, traceparent: str = PARENT, **headers: str) -> Answer:
     headers |= {"traceparent": traceparent} if traceparent else {}
     return await send(mesh.gateway.address, CHAT, body=body, request_id=request_id, headers=headers)
-
-
-async def trace_of(collector: Collector, request_id: str, names: list[str]) -> list[Seen]:
-    """The request's spans once these have come, sorted by name; checks that they are one tree in one trace."""
-    await until(lambda: len(collector.of(request_id)) >= len(names), 10, f"{names}, got {collector.of(request_id)}")
-    spans = collector.of(request_id)
-    assert sorted(span.name for span in spans) == sorted(names)
-    assert len({span.trace_id for span in spans}) == 1
-    ids = {span.span_id for span in spans}
-    assert len(ids) == len(spans)
-    (root,) = (span for span in spans if span.parent_id not in ids)
-    assert root.name == CHAT
-    assert root.kind == SERVER
-    parents = {span.span_id: span for span in spans}
-    for span in spans:
-        if span is not root:
-            parent = parents[span.parent_id]
-            # Of one machine, so that clocks are compared to the rounding of the epoch.
-            assert span.start >= parent.start - 0.01
-            assert span.end >= span.start
-    return spans
-
-
-def one(spans: list[Seen], name: str) -> Seen:
-    (found,) = (span for span in spans if span.name == name)
-    return found
-
-
-def chain(spans: list[Seen], span: Seen) -> list[str]:
-    """Names from a span up to the root."""
-    by_id = {each.span_id: each for each in spans}
-    names = [span.name]
-    while span.parent_id in by_id:
-        span = by_id[span.parent_id]
-        names.append(span.name)
-    return names
 
 
 async def test_a_stream_is_one_trace_through_all_processes(collector: Collector, mesh: Mesh) -> None:
@@ -220,6 +179,56 @@ async def test_what_is_not_sampled_and_does_not_fail_is_not_told(collector: Coll
     assert refused[0].attributes["inferway.outcome"] == "invalid_request"
     assert not refused[0].is_error
     assert not [collector.of(f"quiet.{number}") for number in (1, 2, 3) if collector.of(f"quiet.{number}")]
+
+
+@pytest.mark.slow
+async def test_a_worker_that_goes_says_so(collector: Collector, tmp_path: Path) -> None:
+    """What it cuts at its drain limit is not its client's doing; its last spans are told before it has ended."""
+    (tmp_path / "scripts.json").write_text(json.dumps(SCRIPTS))
+    traced = ["--otlp-endpoint", collector.endpoint]
+    worker = ["--engine", "scripted", "--scripts", str(tmp_path / "scripts.json"), "--drain-limit-s", "0.2", *traced]
+    with Mesh(workers=[worker], router_args=traced, gateway_args=traced) as mesh:
+        headers = {"X-Request-Id": "endless.going", "traceparent": PARENT}
+        stream = await EventStream.open(mesh.gateway.address, STREAM, headers=headers)
+        await stream.wait_events(3)
+        assert await asyncio.to_thread(mesh.workers[0].stop) == 0
+        assert one(collector.of("endless.going"), "choice").attributes["inferway.outcome"] == "shutting_down"
+        stages = ["prepare", "route", "queue", "generate", "choice", "queue", "prefill", "decode", "answer"]
+        spans = await trace_of(collector, "endless.going", [CHAT, *stages])
+        assert one(spans, CHAT).attributes["error.type"] == "worker_failed"
+
+
+@pytest.mark.slow
+async def test_processes_that_stop_tell_their_last_spans(collector: Collector) -> None:
+    """Also those of a request that was answered just before."""
+    traced = ["--otlp-endpoint", collector.endpoint]
+    with Mesh(workers=[["--engine", "scripted", *traced]], router_args=traced, gateway_args=traced) as mesh:
+        assert (await ask(mesh, ASK, "whole.last")).status == 200
+        processes = [mesh.gateway, *mesh.routers, *mesh.workers]
+        assert await asyncio.gather(*(asyncio.to_thread(process.stop) for process in processes)) == [0, 0, 0]
+    assert {span.service for span in collector.of("whole.last")} == {
+        "inferway-gateway",
+        "inferway-router",
+        "inferway-worker",
+    }
+
+
+@pytest.mark.slow
+async def test_a_collector_that_comes_late_gets_what_is_asked_then(tmp_path: Path) -> None:
+    """All processes find it, and the gateway tells when it has lost spans and when that was over."""
+    address = f"127.0.0.1:{free_ports({'collector': 0})['collector']}"
+    traced = ["--otlp-endpoint", f"http://{address}"]
+    with Mesh(workers=[["--engine", "scripted", *traced]], router_args=traced, gateway_args=traced) as mesh:
+        assert (await ask(mesh, ASK, "early.1")).status == 200
+        await until(lambda: mesh.gateway.events("traces_fail"), 20, "spans are lost")
+        with Collector(address) as late:
+            for number in range(200):
+                assert (await ask(mesh, ASK, f"late.{number}")).status == 200
+                if len({span.service for span in late.spans}) == 3:
+                    break
+                await asyncio.sleep(0.1)
+            assert len({span.service for span in late.spans}) == 3
+            await until(lambda: mesh.gateway.events("traces_work_again"), 10, "it is told")
 
 
 @pytest.mark.slow

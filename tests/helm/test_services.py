@@ -54,6 +54,21 @@ def test_values_reach_the_service() -> None:
     assert (given["worker"].capability, given["worker"].step_ms) == (("a=1", "b=false"), 5)
 
 
+def test_everybody_is_told_of_the_collector() -> None:
+    """One value for all, and the share for those where a trace may begin; it is no option of a single service."""
+    tracing = {"otlpEndpoint": "http://otel:4317", "sampleRatio": 0.02, "headersSecret": "token"}
+    given = {
+        service: (config.load(service_config(service), service, env, []), env)
+        for _, service, env in _all({"tracing": tracing})
+    }
+    assert set(given) == {"gateway", "router", "worker", "front"}
+    for service, (loaded, environ) in given.items():
+        assert loaded.otlp_endpoint == "http://otel:4317", service
+        assert "OTEL_EXPORTER_OTLP_HEADERS" in environ, service
+    assert given["gateway"][0].trace_sample_ratio == given["front"][0].trace_sample_ratio == 0.02
+    assert not [env for _, _, env in _all({}) if "INFERWAY_OTLP_ENDPOINT" in env]
+
+
 def _all(values: dict[str, Any]) -> list[tuple[str, str, Any]]:
     return list(with_values(values).services())
 
@@ -95,6 +110,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a pool without a name", {"workers": [{"replicas": 1}]}, "name"),
     ("two pools of one name", {"workers": [{"name": "a"}, {"name": "a"}]}, "two pools"),
     ("a password as a value", {"redis": {"password": "x"}}, "password"),
+    ("a collector for one service alone", {"gateway": {"config": {"otlpEndpoint": "http://c:4317"}}}, "otlpEndpoint"),
+    ("a token as a value", {"front": {"config": {"otlpHeaders": "a=b"}}}, "otlpHeaders"),
+    ("a collector without a scheme", {"tracing": {"otlpEndpoint": "collector:4317"}}, "otlpEndpoint"),
     ("two Redis", {"redis": {"externalSecret": "x"}}, "cannot both"),
     ("flags for another engine", {"workers": [{"name": "a", "engineFlags": ["--tp-size"]}]}, "sglang"),
     ("two places of a model", {"workers": [{"name": "a", "model": {"existingClaim": "c", "hostPath": "/m"}}]}, "both"),

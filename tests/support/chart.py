@@ -61,7 +61,10 @@ class Rendered:
 
 
 # What could stand in a Secret, for options that take no other text.
-_IN_A_SECRET = {"INFERWAY_GATEWAY_REDIS": "redis://:secret@platform:6379"}
+_IN_A_SECRET = {
+    "INFERWAY_GATEWAY_REDIS": "redis://:secret@platform:6379",
+    "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20secret",
+}
 
 
 def variables(container: Mapping[str, Any]) -> dict[str, str]:

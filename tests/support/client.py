@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDict, CIMultiDictProxy
 
 
 @dataclass(slots=True)
@@ -78,10 +78,14 @@ async def send(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Answer:
-    """One request, "POST /path", on a connection of its own; `body` is sent as JSON, `raw` as it is."""
+    """One request, "POST /path", on a connection of its own; `body` is sent as JSON, `raw` as it is.
+
+    A CIMultiDict of `headers` may have one twice.
+    """
     method, path = http.split(" ", 1)
     data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
-    sent = {"Content-Type": "application/json", **(headers or {})}
+    sent = CIMultiDict(headers or {})
+    sent.setdefault("Content-Type", "application/json")
     if request_id is not None:
         sent["X-Request-Id"] = request_id
     async with (

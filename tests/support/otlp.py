@@ -12,6 +12,10 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.common.v1 import common_pb2
 
+from tests.support.waiting import until
+
+SERVER, CLIENT = 2, 3
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -28,6 +32,7 @@ class Seen:
     attributes: dict[str, Any]
     events: dict[str, float]
     is_error: bool
+    trace_state: str
 
     @property
     def seconds(self) -> float:
@@ -35,15 +40,24 @@ class Seen:
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """A context manager; `endpoint` is what --otlp-endpoint takes. `raw` holds every message as it came."""
+    """A context manager; `endpoint` is what --otlp-endpoint takes. `raw` holds every message as it came.
 
-    def __init__(self, address: str = "127.0.0.1:0") -> None:
+    With `tls`, a key and a certificate of localhost (PEM), it takes nothing else.
+    """
+
+    def __init__(self, address: str = "127.0.0.1:0", *, tls: tuple[bytes, bytes] | None = None) -> None:
         self.spans: list[Seen] = []
         self.raw: list[bytes] = []
+        # Of the last message.
+        self.headers: dict[str, str] = {}
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(2))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port(address)}"
+        if tls is None:
+            self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port(address)}"
+        else:
+            port = self._server.add_secure_port(address, grpc.ssl_server_credentials([tls]))
+            self.endpoint = f"https://localhost:{port}"
 
     def __enter__(self) -> Collector:
         self._server.start()
@@ -62,6 +76,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         with self._lock:
             self.spans += found
             self.raw.append(request.SerializeToString())
+            self.headers = dict(context.invocation_metadata())
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def of(self, request_id: str) -> list[Seen]:
@@ -69,6 +84,11 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         with self._lock:
             found = [span for span in self.spans if span.attributes.get("inferway.request_id") == request_id]
         return sorted(found, key=lambda span: span.start)
+
+    def trace(self, trace_id: str) -> list[Seen]:
+        """The spans of one trace, whatever request they say they belong to."""
+        with self._lock:
+            return [span for span in self.spans if span.trace_id == trace_id]
 
 
 def _seen(service: str, span: Any) -> Seen:
@@ -84,6 +104,7 @@ def _seen(service: str, span: Any) -> Seen:
         attributes=_attributes(span.attributes),
         events={event.name: event.time_unix_nano / 1e9 for event in span.events},
         is_error=span.status.code == 2,
+        trace_state=span.trace_state,
     )
 
 
@@ -94,3 +115,38 @@ def _attributes(pairs: Any) -> dict[str, Any]:
 def _value(value: common_pb2.AnyValue) -> Any:
     kind = value.WhichOneof("value")
     return getattr(value, kind) if kind is not None else None
+
+
+async def trace_of(collector: Collector, request_id: str, names: list[str]) -> list[Seen]:
+    """The request's spans once these have come, sorted by name; checks that they are one tree in one trace."""
+    await until(lambda: len(collector.of(request_id)) >= len(names), 10, f"{names}, got {collector.of(request_id)}")
+    spans = collector.of(request_id)
+    assert sorted(span.name for span in spans) == sorted(names)
+    assert len({span.trace_id for span in spans}) == 1
+    ids = {span.span_id for span in spans}
+    assert len(ids) == len(spans)
+    (root,) = (span for span in spans if span.parent_id not in ids)
+    assert root.kind == SERVER
+    parents = {span.span_id: span for span in spans}
+    for span in spans:
+        if span is not root:
+            parent = parents[span.parent_id]
+            # Of one machine, so that clocks are compared to the rounding of the epoch.
+            assert span.start >= parent.start - 0.01
+            assert span.end >= span.start
+    return spans
+
+
+def one(spans: list[Seen], name: str) -> Seen:
+    (found,) = (span for span in spans if span.name == name)
+    return found
+
+
+def chain(spans: list[Seen], span: Seen) -> list[str]:
+    """Names from a span up to the root."""
+    by_id = {each.span_id: each for each in spans}
+    names = [span.name]
+    while span.parent_id in by_id:
+        span = by_id[span.parent_id]
+        names.append(span.name)
+    return names

@@ -23,3 +23,5 @@ while [ "$SECONDS" -lt "$until" ]; do
     if [ "${left:-0}" -eq 0 ]; then break; fi
     sleep 1
 done
+# What it has of traces is sent twice a second, and not when it is stopped.
+sleep 1

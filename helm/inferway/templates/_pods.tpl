@@ -17,6 +17,27 @@
 {{- end }}
 {{- end -}}
 
+{{/* Where traces go; with `begins`, for those where one may begin: (dict "root" $ "begins" true). */}}
+{{- define "inferway.tracing" -}}
+{{- with .root.Values.tracing }}
+{{- if .otlpEndpoint }}
+- name: INFERWAY_OTLP_ENDPOINT
+  value: {{ .otlpEndpoint | quote }}
+{{- if $.begins }}
+- name: INFERWAY_TRACE_SAMPLE_RATIO
+  value: {{ include "inferway.text" .sampleRatio | quote }}
+{{- end }}
+{{- with .headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: headers
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* Seconds from SIGTERM until a process has ended at the latest: both drain times, and as much as closing may take. */}}
 {{- define "inferway.gracePeriod" -}}
 {{- $delay := get .config "drainDelayS" | default .drainDelayS -}}

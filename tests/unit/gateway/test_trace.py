@@ -84,6 +84,21 @@ def test_attempts_that_failed() -> None:
     assert made[0].error == "worker_failed"
 
 
+def test_a_callers_mistake_is_no_error_of_ours() -> None:
+    """What a router or a worker refuses as wrong is told, and marks no span as failed."""
+    for worker in ("", "w"):
+        trace = new_trace()
+        attempt = trace.attempt(now=11.0)
+        if worker:
+            attempt.granted(worker, "h:1", now=12.0)
+        attempt.ended("unsupported_value", now=13.0)
+        made = spans(trace, replace(END, outcome="unsupported_value", status=400))
+        assert not [span.name for span in made if span.error]
+        (refused,) = (span for span in made if span.attributes.get("inferway.outcome") and span is not made[0])
+        assert refused.name == ("generate" if worker else "route")
+        assert refused.attributes["inferway.outcome"] == "unsupported_value"
+
+
 def test_refusals_are_no_faults() -> None:
     """Only what a worker did wrong keeps the trace of a request that went well."""
     for error, has_fault in (("overloaded", False), ("", False), ("worker_failed", True), ("upstream_timeout", True)):

@@ -88,6 +88,10 @@ def test_mistakes_between_values(proxy: Proxy, flags: list[str], mistake: str) -
         (["--tls-cert", 'a"b'], "--tls-cert: must be a path without quotes"),
         (["--tls-key", "a\nb"], "--tls-key: must be a path without quotes"),
         (["--max-header-bytes", "1"], "--max-header-bytes: must be at least 1024"),
+        (["--otlp-endpoint", "collector:4317"], "--otlp-endpoint: must be http://host:port or https://host:port"),
+        (["--otlp-headers", "token"], "--otlp-headers: must be name=value,name=value"),
+        (["--otlp-headers", "a=b%0Ac"], "--otlp-headers: must be name=value,name=value"),
+        (["--trace-sample-ratio", "10"], "--trace-sample-ratio: must be at most 1"),
     ],
 )
 def test_mistakes_in_a_value(flags: list[str], mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +182,64 @@ def test_ids_are_judged_as_gateways_do() -> None:
     assert is_request_id("aZ09._-" * 18 + "ab")
     assert len("aZ09._-" * 18 + "ab") == settings.REQUEST_ID_MAX_CHARS
     assert not is_request_id("a" * (settings.REQUEST_ID_MAX_CHARS + 1))
+
+
+def test_traces_are_made_where_there_is_a_collector() -> None:
+    """Else nothing speaks of them; with one the share, the headers and the authority are those of the options."""
+    assert not list(values(envoy(front()), "tracing"))
+    assert [cluster["name"] for cluster in envoy(front())["static_resources"]["clusters"]] == ["gateways"]
+    flags = ["--otlp-endpoint", "https://collector:4317", "--trace-sample-ratio", "0.25", "--otlp-ca-file", "/ca.pem"]
+    made = envoy(front(*flags, "--otlp-headers", "Authorization=Bearer%20a%25b, x-b = c=, "))
+    assert list(values(made, "sampling_percentage")) == [{"numerator": 250_000, "denominator": "MILLION"}]
+    (metadata,) = values(made, "initial_metadata")
+    assert metadata == [{"key": "authorization", "value": "Bearer a%b"}, {"key": "x-b", "value": "c="}]
+    _, collector = made["static_resources"]["clusters"]
+    assert collector["type"] == "STRICT_DNS"
+    assert list(values(collector, "trusted_ca")) == [{"filename": "/ca.pem"}]
+    assert list(values(collector, "sni")) == ["collector"]
+    assert list(values(collector, "port_value")) == [4317]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "kind", "host", "port"),
+    [
+        ("http://127.0.0.1:4317", "STATIC", "127.0.0.1", 4317),
+        ("http://[::1]:4317", "STATIC", "::1", 4317),
+        # gRPC's own port, which the services' exporter takes as well.
+        ("https://10.0.0.1", "STATIC", "10.0.0.1", 443),
+        ("http://collector.monitoring:4317/", "STRICT_DNS", "collector.monitoring", 4317),
+    ],
+)
+def test_addresses_of_collectors(endpoint: str, kind: str, host: str, port: int) -> None:
+    """What is no IP address is asked for again and again."""
+    collector = envoy(front("--otlp-endpoint", endpoint))["static_resources"]["clusters"][1]
+    assert collector["type"] == kind
+    assert list(values(collector, "address")) == [{"socket_address": {"address": host, "port_value": port}}, host]
+    sans = list(values(collector, "match_typed_subject_alt_names"))
+    expected = [{"san_type": "IP_ADDRESS", "matcher": {"exact": host}}]
+    assert sans == ([expected] if endpoint.startswith("https") else [])
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_traces_of_callers_can_be_ignored(proxy: Proxy) -> None:
+    """Whether the proxy makes spans or not, neither header arrives; by default both do."""
+    config = front("--ignore-caller-traces")
+    if proxy == "nginx":
+        removed = {name for name in settings.TRACE_HEADERS if f'proxy_set_header {name} "";' in nginx_conf(config)}
+        assert "traceparent" not in nginx_conf(front())
+    else:
+        removed = set(settings.TRACE_HEADERS) & set(values(envoy(config), "remove"))
+        assert not set(settings.TRACE_HEADERS) & set(values(envoy(front()), "remove"))
+    assert removed == set(settings.TRACE_HEADERS)
+
+
+def test_spans_have_names_of_routes() -> None:
+    """Every path that the gateway has and clients reach, so that spans have few names and tell what was asked."""
+    named = {path for _, path in settings.SPAN_NAMES}
+    passed = {path for path in gateway_paths() if path.startswith("/v1/") or path in settings.PASSED_PATHS}
+    # A model by its name is GET alone.
+    assert passed - named == {"/v1/models/"}
+    assert named <= passed
 
 
 def test_local_use() -> None:

@@ -20,6 +20,7 @@
   value: 127.0.0.1:9901
 {{- end }}
 {{- $shared := pick .Values.gateway.config "maxBodyBytes" "maxHeaderBytes" "bodyTimeoutS" "heartbeatS" "requestDeadlineS" "keepaliveS" "drainDelayS" }}
+{{- include "inferway.tracing" (dict "root" $ "begins" true) }}
 {{- include "inferway.options" (dict "service" "front" "config" $shared) }}
 {{- include "inferway.options" (dict "service" "front" "config" .Values.front.config) }}
 {{- end -}}

@@ -56,6 +56,7 @@
 {{- end }}
 - name: INFERWAY_GATEWAY_SPOOL_DIR
   value: /var/spool/inferway
+{{- include "inferway.tracing" (dict "root" $ "begins" true) }}
 {{- include "inferway.options" (dict "service" "gateway" "config" .Values.gateway.config) }}
 {{- with .Values.gateway.extraEnv }}
 {{ toYaml . }}

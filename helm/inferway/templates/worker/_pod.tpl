@@ -29,6 +29,7 @@
 # Caches go where can be written.
 - name: HOME
   value: /home/inferway
+{{- include "inferway.tracing" (dict "root" .root "begins" false) }}
 {{- include "inferway.options" (dict "service" "worker" "config" .pool.config) }}
 {{- with .pool.extraEnv }}
 {{ toYaml . }}
