@@ -32,7 +32,8 @@ setup-nginx:
 images: ## Build the images of gateway, router and worker (ARGS=worker-sglang builds that one)
 	@scripts/build_images.sh $(ARGS)
 
-up: ## The mesh in containers: docker-compose.yml, with what it lacks built (ARGS='--scale worker=2')
+up: ## The mesh in containers: builds the images and starts docker-compose.yml (ARGS='--scale worker=2')
+	@scripts/build_images.sh
 	@docker-compose version >/dev/null 2>&1 && compose=docker-compose || compose="docker compose"; \
 		$$compose up --detach $(ARGS)
 

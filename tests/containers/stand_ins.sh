@@ -29,7 +29,7 @@ base() {
             RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes install --no-install-recommends mmdebstrap \
                 >/dev/null
         say "making a small Debian with mmdebstrap (a minute)"
-        mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates,wget \
+        mmdebstrap --quiet --format=tar --variant=minbase --include=python3,python3-venv,ca-certificates,wget \
             --aptopt='Dir::Cache::pkgcache ""' --aptopt='Dir::Cache::srcpkgcache ""' \
             bookworm "$cache/base.tar.partial"
         mv "$cache/base.tar.partial" "$cache/base.tar"

@@ -157,7 +157,7 @@ async def test_a_worker_is_killed(mesh: Mesh) -> None:
 
 
 async def test_a_gateway_is_killed(mesh: Mesh) -> None:
-    """Its streams are cut without an end; until it is back and has the models, callers get a 503."""
+    """Its streams are cut without an end; until it is back and has met the workers, callers are told so."""
     before = restarts(mesh, "gateway")
     events = await stream(mesh, SLOW, max_tokens=30)
     await events.wait_events(2, 60)
@@ -173,8 +173,14 @@ async def test_a_gateway_is_killed(mesh: Mesh) -> None:
 
     await asyncio.to_thread(wait_until, is_back, COMES_BACK_S, "the mesh serves")
     figure(f"gateway killed in mid-stream: its stream was cut, served again after {time.monotonic() - killed:.1f} s")
-    # Envoy's words while nobody listens, and where a connection broke; a gateway's own while it starts.
-    answers = {(503, "overloaded"), (502, "internal_error"), (503, "model_not_ready")}
+    # Envoy's words while nobody listens, and where a connection broke; then a gateway's own while it starts: it has met
+    # no worker, or one of another model only.
+    answers = {
+        (503, "overloaded"),
+        (502, "internal_error"),
+        (503, "model_not_ready"),
+        (404, "model_not_found"),
+    }
     assert {(status, body["error"]["code"]) for status, body in seen[:-1]} <= answers
     assert restarts(mesh, "gateway") == before + 1
 

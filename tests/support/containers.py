@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -67,6 +68,7 @@ class Mesh:
             self.__exit__()
             raise
         figure(f"{len(self._started)} services from nothing to all healthy: {time.monotonic() - started:.1f} s")
+        figure(f"memory of all of them, idle: {self._memory_mib():.0f} MiB")
         self.key = self.compose("exec", "-T", "gateway", "cat", "/etc/inferway/secrets/api-key")
         return self
 
@@ -86,6 +88,18 @@ class Mesh:
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def _memory_mib(self) -> float:
+        containers = self.compose("ps", "--quiet").split()
+        told = subprocess.run(
+            [_docker(), "stats", "--no-stream", "--format", "{{.MemUsage}}", *containers],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        units = {"B": 1 / 2**20, "KiB": 1 / 2**10, "MiB": 1.0, "GiB": 2.0**10}
+        found = (re.match(r"([0-9.]+)([A-Za-z]+) /", line) for line in told.splitlines())
+        return sum(float(used[1]) * units[used[2]] for used in found if used)
 
     def kill(self, service: str) -> None:
         """SIGKILL to what runs in the container, as the kernel does where memory is short. The container then ends."""
