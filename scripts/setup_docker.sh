@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # A Docker engine for tests. `scripts/setup_docker.sh start` prints the lines that a shell is to evaluate (DOCKER,
-# DOCKER_HOST); `stop` removes whatever start has brought up. Where an engine already answers, that one is used and left
-# alone. Else, as root on Debian, docker.io comes from apt and dockerd runs by hand with a socket and a data root of its
-# own (DOCKER_STATE): nothing is changed in the system's own Docker, and nothing stays but the packages.
+# DOCKER_HOST, and OWN_ENGINE where the engine is this script's); `stop` removes whatever start has brought up. Where an
+# engine already answers, that one is used and left alone. Else, as root on Debian, docker.io comes from apt and dockerd
+# runs by hand with a socket and a data root of its own (DOCKER_STATE): nothing is changed in the system's own Docker, and
+# nothing stays but the packages.
 set -euo pipefail
 state=${DOCKER_STATE:-/var/tmp/inferway-docker}
 socket=unix://$state/docker.sock
@@ -45,7 +46,7 @@ start() {
         return
     fi
     if [ -n "$docker" ] && DOCKER_HOST=$socket "$docker" info >/dev/null 2>&1; then
-        printf 'export DOCKER=%s DOCKER_HOST=%s\n' "$docker" "$socket"
+        printf 'export DOCKER=%s DOCKER_HOST=%s OWN_ENGINE=yes\n' "$docker" "$socket"
         return
     fi
     mkdir -p "$state"
@@ -59,7 +60,7 @@ start() {
     for tries in $(seq 120); do
         if DOCKER_HOST=$socket "$docker" info >/dev/null 2>&1; then
             say "an engine of its own is up ($tries tries), in $state"
-            printf 'export DOCKER=%s DOCKER_HOST=%s\n' "$docker" "$socket"
+            printf 'export DOCKER=%s DOCKER_HOST=%s OWN_ENGINE=yes\n' "$docker" "$socket"
             return
         fi
         sleep 0.5

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # For a machine that reaches no image registry: puts STAND-INS under the tags that the Dockerfiles and docker-compose.yml
-# name, made of what apt and pip have. An image that is here already, or can be pulled, is left as it is. What a stand-in
-# cannot show: that the real tag exists, and what its publisher puts in it.
+# name, made of what apt and pip have. An image that is here already, or can be pulled, is left as it is. Only on an
+# engine that scripts/setup_docker.sh has started: on another one false images would stay under true names. What a
+# stand-in cannot show: that the real tag exists, and what its publisher puts in it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 docker=${DOCKER:-docker}
@@ -22,7 +23,16 @@ is_there() {
     return 1
 }
 
+# Where stand-ins may not be, what is missing is an error.
+may_be_made() {
+    if [ -n "${OWN_ENGINE:-}" ]; then return; fi
+    say "$1 is not here and cannot be pulled. A stand-in would stay on this engine under that name; none is made."
+    exit 1
+}
+
 base() {
+    may_be_made "$1"
+    say "STAND-IN for $1: Debian 12 with its own Python"
     mkdir -p "$cache"
     if [ ! -e "$cache/base.tar" ]; then
         command -v mmdebstrap >/dev/null ||
@@ -41,6 +51,7 @@ base() {
 stand_in() {
     local image=$1 user=$2 folder=$3 pair context
     shift 3
+    may_be_made "$image"
     say "STAND-IN for $image: $*"
     context=$(mktemp -d)
     {
@@ -57,10 +68,7 @@ stand_in() {
 
 packaged() { .venv/bin/python -c "$1"; }
 
-if ! is_there "$python_image"; then
-    say "STAND-IN for $python_image: Debian 12 with its own Python"
-    base "$python_image"
-fi
+if ! is_there "$python_image"; then base "$python_image"; fi
 image=$(tag envoyproxy/envoy)
 if ! is_there "$image"; then
     stand_in "$image" 0:0 /etc/envoy "$(packaged 'from inferway.cli.front import find; print(find("envoy", {}))')=/usr/local/bin/envoy"
