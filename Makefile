@@ -9,8 +9,8 @@ FRONT ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-nginx setup-prometheus run test test-unit test-component test-e2e test-clients \
-	test-slow test-sglang helm-test bench protos format lint types check docs clean
+.PHONY: help setup setup-run setup-nginx setup-prometheus run images up down test test-unit test-component test-e2e \
+	test-clients test-slow test-sglang test-containers helm-test bench protos format lint types check docs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,18 @@ setup-run:
 
 setup-nginx:
 	@scripts/setup_nginx.sh
+
+images: ## Build the images of gateway, router and worker (ARGS=worker-sglang builds that one)
+	@scripts/build_images.sh $(ARGS)
+
+up: ## The mesh in containers: builds the images and starts docker-compose.yml (ARGS='--scale worker=2')
+	@scripts/build_images.sh
+	@docker-compose version >/dev/null 2>&1 && compose=docker-compose || compose="docker compose"; \
+		$$compose up --detach $(ARGS)
+
+down: ## Stop these containers; streams that run may end first. Volumes stay (ARGS=--volumes removes them)
+	@docker-compose version >/dev/null 2>&1 && compose=docker-compose || compose="docker compose"; \
+		$$compose down $(ARGS)
 
 ## Test it
 test: setup setup-nginx ## Lint, types and all tests but the slow ones; one summary at the end
@@ -54,6 +66,9 @@ test-sglang: ## The real SGLang on this CPU, in an environment of its own (3 GB;
 	@.venv-sglang/bin/python -m scripts.prepare_sglang_models >/dev/null
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-sglang/bin/python -m pytest -W ignore --timeout 600 \
 		tests/component/test_engine_conformance.py tests/sglang -k sglang $(ARGS)
+
+test-containers: setup ## Images and docker-compose.yml on a real Docker engine, brought with apt where this user may (minutes)
+	@scripts/test_containers.sh $(ARGS)
 
 helm-test: ## The chart: lint, rendered with all of helm/inferway/ci, validated and scanned (Helm is fetched; minutes)
 	@scripts/setup.sh $(DEV_EXTRAS) helm

@@ -29,7 +29,9 @@ RUN set -eu; work=$(mktemp -d); \
     rm -r "$work"
 
 # A number, so that Kubernetes can see that it is not root. Kernels that are compiled at run time are kept under HOME.
-RUN groupadd --gid 10001 inferway && useradd --uid 10001 --gid 10001 --create-home inferway
+RUN groupadd --gid 10001 inferway && useradd --uid 10001 --gid 10001 --create-home inferway \
+    # Where a volume goes, so that a new one is this user's.
+    && install -d -o 10001 -g 10001 /etc/inferway/secrets
 ENV HOME=/home/inferway
 
 COPY inferway/ inferway/
