@@ -92,7 +92,9 @@ class Gateway:
         keyed = key_secret(config, token).encode()
         self._access = Access(config, keyed)
         self._arrivals = Arrivals(self._metrics.awaiting_worker)
-        self._catalog = Catalog(self._executor, self._sessions.connected, lambda: self._naming.value, self._arrivals)
+        self._catalog = Catalog(
+            self._executor, self._sessions.connected, self._sessions.meets, lambda: self._naming.value, self._arrivals
+        )
         self._routing = Routing(config.routers, config.workers, gateway_id, token, self._sessions, self._metrics)
         # Those of each request that is being answered.
         self._generations: dict[Running, Sequence[Generation]] = {}

@@ -65,11 +65,13 @@ class Catalog:
         self,
         executor: Executor,
         connected: Callable[[], Iterable[WorkerSession]],
+        meets: Callable[[], bool],
         naming: Callable[[], Naming],
         arrivals: Arrivals,
     ) -> None:
         self._executor = executor
         self._connected = connected
+        self._meets = meets
         self._naming = naming
         self._arrivals = arrivals
         self._models: dict[str, ServedModel] = {}
@@ -101,11 +103,16 @@ class Catalog:
         model = self._models.get(name)
         if model is not None:
             return model
-        if name in self._names or name in self._naming().known or not self._models:
+        if name in self._names or name in self._naming().known or self._may_have_more():
             raise ApiError(
                 Reason.MODEL_NOT_READY, f"The model '{name[:200]}' is not ready yet.", "model", retry_after_s=1.0
             )
         raise ApiError(Reason.MODEL_NOT_FOUND, f"The model '{name[:200]}' does not exist.", "model")
+
+    def _may_have_more(self) -> bool:
+        """Whether a model of no known name may be one that a worker has, but has not told or that is not built yet."""
+        told = (name for session in self._connected() for name in session.models)
+        return not self._models or self._meets() or any(name not in self._models for name in told)
 
     def has(self, name: str) -> bool:
         """Whether this is a model that has been ready or that the configuration names: what may be a metric's label."""

@@ -45,6 +45,8 @@ _TOKENIZER_TIMEOUT_S = 60.0
 # Prompt tokens after which a message is closed and the next one begun: at most 5 bytes each, so that even two
 # of the longest prompts stay far below the message limit.
 _TOKENS_A_MESSAGE = 1 << 20
+# A worker that has not described itself this long after it was named is not counted on.
+_STRANGER_S = 30.0
 # A message may hold thousands, at some 20 us each; probes, new requests and other workers' tokens come in between.
 _DELTAS_A_TURN = 128
 _FINISH: dict[int, FinishReason] = {
@@ -88,6 +90,8 @@ class WorkerSession:
         on_orphans: OnOrphans | None = None,
     ) -> None:
         self.address = address
+        # In monotonic seconds.
+        self.named_at = time.monotonic()
         self.worker_id = ""
         self._instance_id = ""
         self.models: Mapping[str, ModelDescription] = {}
@@ -380,6 +384,12 @@ class WorkerSessions:
         """Every worker that has described itself, connected or not; those that serve `model` if one is given."""
         known = (session for session in self._sessions.values() if session.worker_id)
         return {session.worker_id for session in known if model is None or model in session.models}
+
+    def meets(self) -> bool:
+        """Whether a worker that was named lately has yet to say what it serves."""
+        since = time.monotonic() - _STRANGER_S
+        strangers = (session for session in self._sessions.values() if not session.worker_id)
+        return not self._wanted <= self._sessions.keys() or any(session.named_at > since for session in strangers)
 
     def serving(self, model: str) -> list[WorkerSession]:
         """Connected sessions to workers that serve `model`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.client import send
 from tests.support.probes import http_json
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, start_worker
 from tests.support.waiting import wait_until
 
 LIMIT_S = 20.0
@@ -106,3 +108,22 @@ def _ignore_ctrl_c(children: list[psutil.Process]) -> bool:
     """By the mask of ignored signals that the system keeps of a process."""
     masks = [Path(f"/proc/{child.pid}/status").read_text().split("SigIgn:")[1].split()[0] for child in children]
     return len(masks) == 2 and all(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+
+
+async def test_a_model_that_nobody_has_yet_may_come() -> None:
+    """While a worker has not said what it serves, an unknown model is not ready; clients do not try a 404 again."""
+    ask = {"model": "of-another-worker", "messages": [{"role": "user", "content": "hi"}]}
+    with socket.create_server(("127.0.0.1", 0)) as silent, start_worker("--engine", "scripted") as worker:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        flags = ("--listen", "127.0.0.1:0", "--workers", f"{worker.address},{address}")
+        with Process("gateway", *flags) as gateway:
+            ready = f"http://{gateway.address}/health/ready"
+            wait_until(lambda: http_json(ready)[0] == 200, LIMIT_S, "one worker is there")
+            answer = await send(gateway.address, "POST /v1/chat/completions", body=ask)
+            assert (answer.status, answer.error["code"]) == (503, "model_not_ready")
+            assert int(answer.headers["Retry-After"]) >= 1
+            silent.close()
+            with start_worker("--engine", "scripted", listen=address):
+                wait_until(lambda: http_json(ready)[1]["workers"] == 2, LIMIT_S, "the other one is there")
+                answer = await send(gateway.address, "POST /v1/chat/completions", body=ask)
+                assert (answer.status, answer.error["code"]) == (404, "model_not_found")

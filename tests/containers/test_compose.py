@@ -179,7 +179,6 @@ async def test_a_gateway_is_killed(mesh: Mesh) -> None:
         (503, "overloaded"),
         (502, "internal_error"),
         (503, "model_not_ready"),
-        (404, "model_not_found"),
     }
     assert {(status, body["error"]["code"]) for status, body in seen[:-1]} <= answers
     assert restarts(mesh, "gateway") == before + 1
