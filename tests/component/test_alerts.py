@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from inferway.errors import Reason
-from tests.support.prometheus import CHECKOUT, RULES, alerts, needs_promtool, promtool, rules
+from tests.support.prometheus import RULES, alerts, needs_promtool, promtool, rules, runbook_section
 
 GATEWAY, ROUTER, WORKER = "inferway_gateway", "inferway_router", "inferway_worker"
 REQUESTS = f"{GATEWAY}_requests_total"
@@ -219,11 +219,7 @@ def test_each_alert_has_a_test() -> None:
 @pytest.mark.parametrize("name", alerts())
 def test_each_alert_has_a_runbook(name: str) -> None:
     """Its annotation names a heading that is there, and that names it."""
-    page, _, anchor = alerts()[name]["annotations"]["runbook"].partition("#")
-    text = (CHECKOUT / page).read_text()
-    sections = re.split(r"^## ", text, flags=re.M)[1:]
-    found = {re.sub(r"[^a-z0-9 -]", "", one.splitlines()[0].lower()).replace(" ", "-"): one for one in sections}
-    assert f"`{name}`" in found[anchor]
+    assert f"`{name}`" in runbook_section(alerts()[name]["annotations"]["runbook"])
 
 
 def test_failures_are_ours() -> None:

@@ -11,8 +11,21 @@ import pytest
 import yaml
 
 from scripts.metrics_page import services
-from tests.support.prometheus import OF_REDIS, alerts, dashboards, needs_promtool, promtool, rules, shown
+from tests.support.prometheus import (
+    OF_REDIS,
+    Shown,
+    alerts,
+    dashboards,
+    labels_of,
+    needs_promtool,
+    promtool,
+    rules,
+    shown,
+)
 
+LABELS = {metric.name: set(metric.labels) for metrics in services().values() for metric in metrics}
+# Prometheus puts these to every series.
+OF_SCRAPES = {"instance", "job"}
 DECLARED = {metric.name: metric.kind for metrics in services().values() for metric in metrics}
 SERIES = {name for name, kind in DECLARED.items() if kind != "histogram"} | {
     f"{name}_{part}" for name, kind in DECLARED.items() if kind == "histogram" for part in ("bucket", "sum", "count")
@@ -41,6 +54,24 @@ def test_metrics_are_there(expr: str) -> None:
     names = re.findall(r"\binferway[:_][a-z0-9_:]+", expr)
     assert names
     assert set(names) <= SERIES | recorded
+
+
+@pytest.mark.parametrize("expr", {*(one.expr for one in shown()), *(rule["expr"] for rule in rules())})
+def test_labels_are_there(expr: str) -> None:
+    """Every label that a metric is selected or summed by is one that it is declared with."""
+    for name, label in labels_of(expr):
+        if name.startswith("inferway:"):
+            continue
+        histogram = re.sub(r"_(bucket|sum|count)$", "", name)
+        known = LABELS[name] if name in LABELS else LABELS[histogram] | ({"le"} if name.endswith("_bucket") else set())
+        assert label in known | OF_SCRAPES, (name, label)
+
+
+@pytest.mark.parametrize("one", shown(), ids=lambda one: f"{one.dashboard}: {one.panel}")
+def test_legends(one: Shown) -> None:
+    """A legend names labels that are left when the query has summed."""
+    kept = {label for _, label in labels_of(one.expr)}
+    assert set(re.findall(r"\{\{(\w+)\}\}", one.legend)) <= kept
 
 
 def test_the_parts_are_shown() -> None:
