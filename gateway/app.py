@@ -119,7 +119,7 @@ class Gateway:
             "/v1/tokenize": {"POST": tokenize},
             "/detokenize": {"POST": detokenize},
             "/v1/detokenize": {"POST": detokenize},
-            **ops_routes(self._readiness, registry.render),
+            **ops_routes(self._readiness, registry.scrape),
         }
         self.routes: Routes = {**routes, OPENAPI: {"GET": make_openapi()}}
         caller_of = authentication(self._access.directory, anyone_may_choose_workers=config.choose_workers)

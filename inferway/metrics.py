@@ -7,10 +7,11 @@ that whoever follows a process that died counts on where that stopped, and the d
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -23,16 +24,13 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
     values,
 )
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.registry import Collector
 
 from inferway import VERSION
+from inferway.exposition import TEXT, Readings, page
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 MULTIPROC_SLOT = "INFERWAY_METRICS_SLOT"
 # The label of what has no bound: names that come from outside, and those beyond a cap.
@@ -64,6 +62,7 @@ class Registry:
         self.collectors = CollectorRegistry()
         # In the order in which they were declared.
         self.described: list[Described] = []
+        self._readers: list[Callable[[], Iterable[Readings]]] = []
         # A further series for each counter and histogram, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         if not self._is_shared:
@@ -88,10 +87,10 @@ class Registry:
         """Of several processes, the sum over those that live."""
         return self._new_gauge(name, doc, multiprocess_mode="livesum")
 
-    def family(self, name: str, doc: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
-        """A gauge of a collector that is given to `add`: each call makes it anew, without samples."""
+    def family(self, name: str, doc: str, *labels: str) -> Callable[[], Readings]:
+        """A gauge of what is given to `add`: each call makes it anew, without samples."""
         self._describe(name, "gauge", doc, labels)
-        return lambda: GaugeMetricFamily(self.name(name), doc, labels=labels)
+        return lambda: Readings(self.name(name), doc, labels)
 
     def histogram(self, name: str, doc: str, *labels: str, buckets: Sequence[float]) -> Histogram:
         self._describe(name, "histogram", doc, labels)
@@ -100,17 +99,27 @@ class Registry:
     def bulk_histogram(self, name: str, doc: str, *, buckets: Sequence[float]) -> BulkHistogram:
         return BulkHistogram(self.histogram(name, doc, buckets=buckets), buckets)
 
-    def add(self, collector: Collector) -> None:
-        """Something that makes its metrics when it is asked; for services of one process."""
-        self.collectors.register(collector)
+    def add(self, read: Callable[[], Iterable[Readings]]) -> None:
+        """What reads its gauges when it is asked, on the thread of the service; for services of one process."""
+        self._readers.append(read)
 
-    def render(self) -> bytes:
-        """The exposition text, summed over all processes where there are several."""
+    def render(self, content_type: str = TEXT) -> bytes:
+        """The page of metrics, summed over all processes where there are several."""
+        return self._write(self._read(), content_type)
+
+    async def scrape(self, content_type: str = TEXT) -> bytes:
+        """The same without holding up the loop: it only reads, a thread writes."""
+        return await asyncio.to_thread(self._write, self._read(), content_type)
+
+    def _read(self) -> list[Readings]:
+        return [readings for read in self._readers for readings in read()]
+
+    def _write(self, readings: Iterable[Readings], content_type: str) -> bytes:
         if not self._is_shared:
-            return generate_latest(self.collectors)
+            return page(self.collectors, readings, content_type)
         everything = CollectorRegistry()
         MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-        return generate_latest(everything)
+        return page(everything, readings, content_type)
 
     def _new_gauge(self, name: str, doc: str, *labels: str, multiprocess_mode: Literal["livesum", "livemax"]) -> Gauge:
         self._describe(name, "gauge", doc, labels)

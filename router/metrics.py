@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
+from inferway.exposition import Readings
 from inferway.metrics import LATENCY_BUCKETS, OTHER, Registry
 
 from .core.dispatcher import Dispatcher
@@ -117,7 +115,7 @@ class RouterMetrics:
         return model if self._dispatcher.is_served(model) else OTHER
 
 
-class _State(Collector):
+class _State:
     def __init__(self, registry: Registry, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         family = registry.family
@@ -159,7 +157,7 @@ class _State(Collector):
             )
         )
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def __call__(self) -> Iterator[Readings]:
         now = time.monotonic()
         yield from self._queues(now)
         yield from self._models()
@@ -168,7 +166,7 @@ class _State(Collector):
         yield held
         yield from self._workers()
 
-    def _queues(self, now: float) -> Iterator[GaugeMetricFamily]:
+    def _queues(self, now: float) -> Iterator[Readings]:
         families = [family() for family in self._queue]
         others = [0, 0, 0.0]
         for queue in self._dispatcher.queues():
@@ -182,7 +180,7 @@ class _State(Collector):
             family.add_metric([OTHER], value)
         yield from families
 
-    def _models(self) -> Iterator[GaugeMetricFamily]:
+    def _models(self) -> Iterator[Readings]:
         families = [make() for make in (self._ready, self._slots_free, self._slots, self._backlog, self._headroom)]
         for model in self._dispatcher.models():
             if not model.workers:
@@ -192,7 +190,7 @@ class _State(Collector):
                 family.add_metric([model.name], value)
         yield from families
 
-    def _workers(self) -> Iterator[GaugeMetricFamily]:
+    def _workers(self) -> Iterator[Readings]:
         status, breaker = self._status(), self._breaker()
         families = [family() for family in self._of_worker]
         for worker in self._dispatcher.workers():

@@ -77,15 +77,21 @@ async def send(
     request_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
+    unpack: bool = True,
 ) -> Answer:
-    """One request, "POST /path", on a connection of its own; `body` is sent as JSON, `raw` as it is."""
+    """One request, "POST /path", on a connection of its own; `body` is sent as JSON, `raw` as it is.
+
+    Without `unpack` the answer's body stays compressed as it came.
+    """
     method, path = http.split(" ", 1)
     data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
     sent = {"Content-Type": "application/json", **(headers or {})}
     if request_id is not None:
         sent["X-Request-Id"] = request_id
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), max_field_size=65536) as session,
+        aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout_s), max_field_size=65536, auto_decompress=unpack
+        ) as session,
         session.request(
             method, f"http://{address}{path}", data=io.BytesIO(data) if data else None, headers=sent
         ) as response,

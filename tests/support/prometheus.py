@@ -46,6 +46,11 @@ def promtool(*args: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, timeout=60)
 
 
+def promtool_check(page: bytes) -> subprocess.CompletedProcess[bytes]:
+    """`promtool check metrics` on a page."""
+    return subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=60)
+
+
 _SELECTOR = re.compile(r"\binferway[:_][a-z0-9_:]+(?:\{[^}]*\})?")
 _AGGREGATED = re.compile(rf"\bby \(([^)]*)\) \(.*?({_SELECTOR.pattern})")
 
