@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
@@ -37,6 +37,7 @@ from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
+from .in_flight import Selection
 from .listener import BACKLOG, open_admin_listener, open_listener, shown_addresses
 from .metrics import Metrics
 from .middleware import Front, Routes
@@ -158,7 +159,7 @@ class Gateway:
         """Until it is asked to stop and has drained."""
         assert self._listener is not None, "listen first"
         self._tracer.start()
-        runner, admin_runner = self._new_runner(self._front), self._new_runner(self._admin.front)
+        runner, admin_runner = self._new_runner(self._front, self._front.refused), self._new_runner(self._admin.front)
         await runner.setup()
         await admin_runner.setup()
         async with asyncio.TaskGroup() as group:
@@ -188,9 +189,13 @@ class Gateway:
                 part.cancel()
         return STOPPED
 
-    def _new_runner(self, front: Front | AdminFront | None) -> web.ServerRunner:
+    def _new_runner(
+        self, front: Front | AdminFront | None, on_refused: Callable[[ApiError, str], None] | None = None
+    ) -> web.ServerRunner:
         config = self._config
-        server = HttpServer(front, max_header_bytes=config.max_header_bytes, keepalive_s=config.keepalive_s)
+        server = HttpServer(
+            front, max_header_bytes=config.max_header_bytes, keepalive_s=config.keepalive_s, on_refused=on_refused
+        )
         return web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
 
     async def _wait_to_join(self, stop: asyncio.Event) -> None:
@@ -222,11 +227,10 @@ class Gateway:
         deadline = time.monotonic() + config.drain_limit_s
         while self._front.in_flight and not stop_now.is_set() and time.monotonic() < deadline:
             await wait_for(stop_now, TICK_S)
-        if self._generations:
-            cut = len(self._generations)
-            logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=cut)
-            for running in list(self._generations):
-                running.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))
+        left = len(self._front.in_flight)
+        if left:
+            logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=left)
+            self._front.in_flight.end(Selection(), Reason.SHUTTING_DOWN, "The server was shut down during the answer.")
             await asyncio.sleep(_LAST_WORDS_S)
 
     async def _tick(self) -> None:
