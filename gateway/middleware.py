@@ -281,7 +281,7 @@ class Front:
 
     def _record_inference(self, exchange: Exchange, outcome: str, now: float) -> None:
         metrics, timing, usage = self._metrics, exchange.timing, exchange.usage
-        model = exchange.model if self._is_known_model(exchange.model) else OTHER
+        model = metrics.model(exchange.model, is_known=self._is_known_model(exchange.model))
         tenant = metrics.tenant(exchange.caller.tenant_id)
         metrics.requests.labels(model, outcome).inc()
         metrics.tenant_requests.labels(tenant, outcome).inc()

@@ -28,7 +28,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from inferway import VERSION
+from inferway import REVISION, VERSION
 from inferway.exposition import TEXT, Readings, page
 
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -70,10 +70,14 @@ class Registry:
                 collector(registry=self.collectors)
         else:
             _use_slot()
+        self._share = _ProcessShare(self.collectors) if self._is_shared else None
         build = self._new_gauge(
-            "build_info", "1, with the version that runs.", "version", "python", multiprocess_mode="livemax"
+            "build_info",
+            "1, with the version that runs and the revision it was built from.",
+            *("version", "revision", "python"),
+            multiprocess_mode="livemax",
         )
-        build.labels(VERSION, platform.python_version()).set(1)
+        build.labels(VERSION, REVISION, platform.python_version()).set(1)
 
     def name(self, name: str) -> str:
         return self._prefix + name
@@ -103,6 +107,11 @@ class Registry:
         """What reads its gauges when it is asked, on the thread of the service; for services of one process."""
         self._readers.append(read)
 
+    def tell_process(self) -> None:
+        """Of several processes each adds what it takes of the machine, every few seconds; one alone is asked itself."""
+        if self._share is not None:
+            self._share.tell()
+
     def render(self, content_type: str = TEXT) -> bytes:
         """The page of metrics, summed over all processes where there are several."""
         return self._write(self._read(), content_type)
@@ -127,6 +136,31 @@ class Registry:
 
     def _describe(self, name: str, kind: Kind, doc: str, labels: tuple[str, ...]) -> None:
         self.described.append(Described(self.name(name), kind, labels, doc))
+
+
+class _ProcessShare:
+    """This process's part of `process_*`, which are the sums over those that live; CPU time of the dead is kept."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._own = ProcessCollector(registry=None)
+        self._cpu = Counter("process_cpu_seconds", "CPU time of all processes.", registry=registry)
+        self._cpu_told = 0.0
+        self._gauges = {
+            name: Gauge(name, doc, registry=registry, multiprocess_mode="livesum")
+            for name, doc in (
+                ("process_resident_memory_bytes", "Resident memory of all processes."),
+                ("process_open_fds", "Open files of all processes."),
+            )
+        }
+        self.tell()
+
+    def tell(self) -> None:
+        found = {sample.name: sample.value for family in self._own.collect() for sample in family.samples}
+        cpu = found.get("process_cpu_seconds_total", self._cpu_told)
+        self._cpu.inc(max(0.0, cpu - self._cpu_told))
+        self._cpu_told = cpu
+        for name, gauge in self._gauges.items():
+            gauge.set(found.get(name, 0.0))
 
 
 class CappedLabel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,4 +44,7 @@ def test_a_successor_counts_on(tmp_path: Path) -> None:
     assert 'inferway_gateway_queue_time_seconds_bucket{le="1.0"} 5.0' in page
     assert "inferway_gateway_requests_in_flight 6.0" in page
     assert page.count("inferway_gateway_build_info{") == 1
+    assert float(re.findall(r"^process_cpu_seconds_total (\S+)$", page, re.M)[0]) > 0.0
+    assert float(re.findall(r"^process_open_fds (\S+)$", page, re.M)[0]) > 2.0
+    assert float(re.findall(r"^process_resident_memory_bytes (\S+)$", page, re.M)[0]) > 1e6
     assert {path.name for path in tmp_path.iterdir()} == before
