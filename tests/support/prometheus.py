@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from scripts.metrics_page import services
 from tests.support.probes import http_json, http_text
 from tests.support.waiting import wait_until
 
@@ -98,6 +99,17 @@ def shown() -> list[Shown]:
         for panel in dashboard["panels"]
         for target in panel.get("targets", ())
     ]
+
+
+def declared() -> dict[str, set[str]]:
+    """The labels of every series that a service can have, by its name."""
+    found: dict[str, set[str]] = {}
+    for metrics in services().values():
+        for metric in metrics:
+            parts = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+            for part in parts:
+                found[metric.name + part] = set(metric.labels) | ({"le"} if part == "_bucket" else set())
+    return found
 
 
 class Prometheus:
