@@ -48,7 +48,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     worker += ["--max-running", "2", "--max-waiting", "0"]
     limits = ["--max-body-bytes", "5000", "--body-timeout-s", "3", "--queue-timeout-s", "0.5"]
     limits += ["--client-buffer-bytes", "1000000", "--drain-delay-s", "0.1", "--drain-limit-s", "0.5"]
-    with Mesh(workers=[worker], gateway_args=["--tenants", str(tenants), *limits]) as found:
+    debug = ["--log-level", "debug"]
+    with Mesh(
+        workers=[[*worker, *debug]], router_args=debug, gateway_args=["--tenants", str(tenants), *limits, *debug]
+    ) as found:
         yield found
 
 
@@ -242,6 +245,6 @@ async def test_the_end_of_the_gateway(mesh: Mesh) -> None:
 
 
 def test_nothing_secret(mesh: Mesh) -> None:
-    """No line of any process has held what was asked, answered, or the key of the caller."""
+    """No line of any process, not even at debug, has held what was asked, answered, or the key of the caller."""
     for process in mesh.processes():
         assert CANARY not in process.log_text()
