@@ -21,6 +21,7 @@ from router.core.placement.routing import routing_of
 from router.core.queue import QueueLimits
 from router.metrics import RouterMetrics
 from tests.support.client import send
+from tests.support.probes import http_json
 from tests.support.processes import Mesh
 from tests.support.prometheus import needs_promtool, promtool_check
 
@@ -69,6 +70,28 @@ async def test_pages_are_clean(mesh: Mesh) -> None:
             done = promtool_check(answer.body)
             assert done.returncode == 0, done.stdout + done.stderr
             assert done.stderr == b""
+
+
+@needs_promtool
+@pytest.mark.slow
+async def test_pages_of_engines_are_clean() -> None:
+    """Of the engines on the CPU the same, with the same metrics as the scripted one, after each has served."""
+    with Mesh(workers=[["--engine", engine] for engine in ("scripted", "llamacpp", "minilm")]) as mesh:
+        (status, listed) = http_json(mesh.url("/v1/models"))
+        assert status == 200
+        for model in (one["id"] for one in listed["data"]):
+            chat = await send(mesh.gateway.address, "POST /v1/chat/completions", body={**ASK, "model": model})
+            if chat.status != 200:
+                embed = {"model": model, "input": "hi"}
+                assert (await send(mesh.gateway.address, "POST /v1/embeddings", body=embed)).status == 200, model
+        names = []
+        for worker in mesh.workers:
+            body = (await send(worker.ops_address, "GET /metrics", headers={"Accept-Encoding": "identity"})).body
+            done = promtool_check(body)
+            assert (done.returncode, done.stderr) == (0, b""), done.stdout
+            families = {family.name for family in read_text(body.decode())}
+            names.append({name for name in families if name.startswith("inferway_")})
+        assert names[0] == names[1] == names[2]
 
 
 @pytest.mark.parametrize(
