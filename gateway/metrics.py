@@ -44,9 +44,9 @@ class Metrics:
         self.inter_token_latency = registry.bulk_histogram(
             "inter_token_latency_seconds", "Gaps between tokens of one choice.", buckets=GAP_BUCKETS
         )
-        self._model = CappedLabel(_MODELS)
+        self._model = CappedLabel(_MODELS, registry.label_values("model"))
         self.tokens = counter("tokens", "Tokens by kind.", "model", "kind")
-        self.tenant = CappedLabel(_TENANTS)
+        self.tenant = CappedLabel(_TENANTS, registry.label_values("tenant"))
         self.tenant_requests = counter("tenant_requests", "A tenant's requests by how they ended.", "tenant", "outcome")
         self.tenant_tokens = counter("tenant_tokens", "A tenant's tokens by kind.", "tenant", "kind")
         self.tool_calls = counter(

@@ -107,6 +107,15 @@ class Registry:
         """What reads its gauges when it is asked, on the thread of the service; for services of one process."""
         self._readers.append(read)
 
+    def label_values(self, label: str) -> set[str]:
+        """Those that series of other processes, or of a predecessor, have; none where there is only this one."""
+        if not self._is_shared:
+            return set()
+        everything = CollectorRegistry()
+        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+        samples = (sample for family in everything.collect() for sample in family.samples)
+        return {sample.labels[label] for sample in samples if label in sample.labels}
+
     def tell_process(self) -> None:
         """Of several processes each adds what it takes of the machine, every few seconds; one alone is asked itself."""
         if self._share is not None:
@@ -166,9 +175,10 @@ class _ProcessShare:
 class CappedLabel:
     """Values of a label of which there may be many: the first `limit` that come keep their name, the rest are OTHER."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, known: Iterable[str] = ()) -> None:
+        """`known` are names that have series already."""
         self._limit = limit
-        self._known: set[str] = set()
+        self._known = set(known)
 
     def __call__(self, value: str) -> str:
         if value not in self._known:
