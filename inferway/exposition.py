@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
@@ -31,9 +32,10 @@ class Readings:
 
     def lines(self) -> Iterable[str]:
         yield f"# HELP {self.name} {self.doc.translate(_ESCAPED_DOC)}\n# TYPE {self.name} gauge\n"
+        # By name, as prometheus_client has them.
+        order = sorted(enumerate(self.labels), key=itemgetter(1))
         for values, value in self.samples:
-            pairs = zip(self.labels, values, strict=True)
-            labels = ",".join([f'{label}="{text.translate(_ESCAPED)}"' for label, text in pairs])
+            labels = ",".join([f'{label}="{values[at].translate(_ESCAPED)}"' for at, label in order])
             yield f"{self.name}{{{labels}}} {_number(value)}\n" if labels else f"{self.name} {_number(value)}\n"
 
 
