@@ -38,7 +38,8 @@ from gateway.core.prompt import PromptBuilder
 from gateway.core.sse import DONE, Answer, ChunkEncoder
 from gateway.core.tokenizer import Tokenizer
 from gateway.router_client import Ask, ReleaseOutcome, RouterClient, Ticket
-from gateway.worker_sessions import RequestSpec, WorkerSession, prompt_wire
+from gateway.worker_messages import RequestSpec, prompt_wire
+from gateway.worker_sessions import WorkerSession
 from inferway import grpc_util
 from inferway.api.v1 import router_pb2, worker_pb2
 from inferway.blocks import block_hashes

@@ -25,7 +25,8 @@ from .quota.redis_books import RedisBooks
 from .quota.redis_connection import redis_client
 from .quota.settling import Settling, SettlingMetrics
 from .quota.spool import Spool
-from .worker_sessions import Orphan, WorkerSession
+from .worker_messages import Orphan
+from .worker_sessions import WorkerSession
 
 # At the end of the process, for what has not been booked yet.
 _CLOSE_S = 5.0

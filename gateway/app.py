@@ -38,7 +38,7 @@ from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
 from .in_flight import Selection
-from .listener import BACKLOG, open_admin_listener, open_listener, shown_addresses
+from .listener import Acceptor, open_admin_listener, open_listener, shown_addresses
 from .metrics import Metrics
 from .middleware import Front, Routes
 from .openapi import PATH as OPENAPI
@@ -54,7 +54,8 @@ from .routes.tokenize import make_detokenize, make_tokenize
 from .routing import Routing
 from .shared_secrets import cache_secret, key_secret
 from .tracing import Tracing
-from .worker_sessions import EmbedSpec, WorkerSessions
+from .worker_messages import EmbedSpec
+from .worker_sessions import WorkerSessions
 
 log = logging.getLogger(__name__)
 
@@ -177,9 +178,13 @@ class Gateway:
                 await web.SockSite(admin_runner, self._admin_listener).start()
             if self._config.listen_fd is not None:
                 await self._wait_to_join(signals.stop)
-            await web.SockSite(runner, self._listener, backlog=BACKLOG).start()
+            assert runner.server is not None, "set up"
+            acceptor = Acceptor(self._listener, runner.server)
+            acceptor.start()
             await signals.stop.wait()
             await self._drain(signals.stop_now)
+            acceptor.stop()
+            self._listener.close()
             await runner.cleanup()
             await self._accounting.close()
             self._sessions.tell_settled()

@@ -28,7 +28,8 @@ from .core.prompt import PromptBuilder
 from .core.reasoning import SPLITTERS
 from .core.tokenizer import Tokenizer
 from .core.tools import HARMONY
-from .worker_sessions import ModelDescription, WorkerSession
+from .worker_messages import ModelDescription
+from .worker_sessions import WorkerSession
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from .generation import FULL_PAUSES_S, REFUSALS, outcome_of
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
 from .routing import Routing
-from .worker_sessions import EmbedSpec, WorkerSessions
+from .worker_messages import EmbedSpec
+from .worker_sessions import WorkerSessions
 
 _MAX_WORKERS_LOST = 1
 # A router is asked for an answer somewhat longer than the queue may take; then it counts as silent.

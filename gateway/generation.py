@@ -30,7 +30,8 @@ from .core.trace import Attempt, RequestTrace
 from .metrics import Metrics
 from .router_client import Ask, Grant, ReleaseOutcome, Ticket
 from .routing import Routing
-from .worker_sessions import ModelDescription, RequestSpec, WorkerSession, WorkerSessions
+from .worker_messages import ModelDescription, RequestSpec
+from .worker_sessions import WorkerSession, WorkerSessions
 
 log = logging.getLogger(__name__)
 

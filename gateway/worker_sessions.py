@@ -1,7 +1,8 @@
 """Sessions to workers: one long-lived stream each, over which all requests of this process travel.
 
 A session owns its worker's description and the choices that run on it. Deltas are handed to their choice from the
-read loop itself: no task is woken and nothing is queued on the way of a token. Protobuf ends in this module.
+read loop itself: no task is woken and nothing is queued on the way of a token. Protobuf ends here and in
+worker_messages.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc
@@ -19,13 +19,21 @@ import grpc
 from inferway import grpc_util, logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.errors import ApiError, Reason
-from inferway.sampling import RANGES
 
-from .core.constraints import Constraint, Kind
-from .core.generation_fields import Sampling
 from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
-from .core.tools import HARMONY
+from .worker_messages import (
+    EmbedSpec,
+    ModelDescription,
+    Orphan,
+    RequestSpec,
+    embed_request,
+    fill_generate,
+    model_from_proto,
+    orphan_from_proto,
+    scores_from_proto,
+    usage_from_proto,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,93 +45,12 @@ _TOKENIZER_TIMEOUT_S = 60.0
 # Prompt tokens after which a message is closed and the next one begun: at most 5 bytes each, so that even two
 # of the longest prompts stay far below the message limit.
 _TOKENS_A_MESSAGE = 1 << 20
-# Some 0.3 ms.
-_IDS_A_PIECE = 8192
-
-_CONSTRAINTS: dict[Kind, worker_pb2.ConstraintKind] = {
-    "structural_tag": worker_pb2.CONSTRAINT_KIND_STRUCTURAL_TAG,
-    "json_schema": worker_pb2.CONSTRAINT_KIND_JSON_SCHEMA,
-    "regex": worker_pb2.CONSTRAINT_KIND_REGEX,
-    "ebnf": worker_pb2.CONSTRAINT_KIND_EBNF,
-}
+# A message may hold thousands, at some 20 us each; probes, new requests and other workers' tokens come in between.
+_DELTAS_A_TURN = 128
 _FINISH: dict[int, FinishReason] = {
     types_pb2.FINISH_REASON_STOP: "stop",
     types_pb2.FINISH_REASON_LENGTH: "length",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
-    """One model as a worker describes it (worker.proto, Model)."""
-
-    name: str
-    aliases: Sequence[str]
-    context_length: int
-    tokenizer_digest: str
-    chat_template: str
-    bos_token: str
-    eos_token: str
-    block_size: int
-    vocab_size: int
-    created: int = field(compare=False)
-    tool_parser: str
-    reasoning_parser: str
-    structural_marks: Sequence[str]
-    capabilities: frozenset[str]
-    # Name of the model that this is an adapter of; empty: it is a model itself.
-    parent: str = ""
-
-    @property
-    def call_format(self) -> str:
-        """The format in which the model writes calls; harmony is one of thoughts and calls together."""
-        return HARMONY if self.reasoning_parser == HARMONY else self.tool_parser
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSpec:
-    """What to generate (worker.proto, Generate), the same for every choice of a request."""
-
-    request_id: str
-    model: str
-    prompt_token_ids: Sequence[int]
-    sampling: Sampling
-    priority: int
-    cache_salt: bytes
-    lease_id: int
-    traceparent: str
-    logprobs: int | None
-    prompt_logprobs: bool
-    # Of a long prompt: `prompt_wire` of its ids, made off the loop.
-    prompt_wire: bytes = b""
-    constraint: Constraint | None = None
-    # What another gateway needs to know to settle it, at most 2 KiB; empty: nobody settles it.
-    settlement: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """What a worker has produced for a gateway that broke off before it settled it (worker.proto, Orphan)."""
-
-    orphan_id: int
-    # Unique for ever, and the same however often and by whomever it is told.
-    part: str
-    settlement: bytes
-    gateway_id: str
-    usage: Usage
-    age_ms: int
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedSpec:
-    """What to embed (worker.proto, EmbedRequest), less its lease."""
-
-    request_id: str
-    model: str
-    inputs: Sequence[Sequence[int]]
-    dimensions: int | None
-    priority: int
-    traceparent: str
 
 
 class ChoiceListener(Protocol):
@@ -206,7 +133,7 @@ class WorkerSession:
             message = self._outbox[-1].generates.add()
             if first is None:
                 try:
-                    _fill(message, spec)
+                    fill_generate(message, spec)
                 except BaseException:
                     del self._outbox[-1].generates[-1]
                     raise
@@ -252,15 +179,7 @@ class WorkerSession:
 
     async def embed(self, spec: EmbedSpec, lease_id: int, *, timeout_s: float) -> list[Sequence[float]]:
         """The vectors of the inputs, in order. Raises ApiError as the worker says, and grpc.RpcError."""
-        request = worker_pb2.EmbedRequest(
-            request_id=spec.request_id,
-            model=spec.model,
-            inputs=[worker_pb2.TokenIds(ids=ids) for ids in spec.inputs],
-            dimensions=spec.dimensions or 0,
-            priority=spec.priority,
-            lease_id=lease_id,
-            traceparent=spec.traceparent,
-        )
+        request = embed_request(spec, lease_id)
         response = await self._stub.Embed(request, metadata=self._token.metadata(), timeout=max(0.0, timeout_s))
         if response.HasField("error"):
             raise grpc_util.error_from_proto(response.error)
@@ -298,7 +217,7 @@ class WorkerSession:
         )
         self.worker_id, self._instance_id = described.worker_id, described.instance_id
         self.capacity = described.max_running + described.max_waiting
-        self.models = {model.name: _model(model) for model in described.models}
+        self.models = {model.name: model_from_proto(model) for model in described.models}
         self._models_version = described.models_version
 
     async def _converse(self) -> None:
@@ -356,7 +275,10 @@ class WorkerSession:
             deltas = batch.deltas
             if not deltas:
                 self._take_orphans(batch.orphans)
-            for delta in deltas:
+            for index, delta in enumerate(deltas, 1):
+                if index % _DELTAS_A_TURN == 0:
+                    await asyncio.sleep(0)
+                    now = time.monotonic()
                 listener = listeners.get(delta.key)
                 if listener is None:
                     if self._counted and (delta.finish_reason or delta.HasField("error")):
@@ -364,12 +286,12 @@ class WorkerSession:
                     continue
                 try:
                     if listener.wants_scores:
-                        listener.on_scores(_scores(delta))
+                        listener.on_scores(scores_from_proto(delta))
                     if delta.finish_reason or delta.HasField("error"):
                         del listeners[delta.key]
                         _finish(listener, delta, now)
                     elif delta.HasField("usage"):
-                        listener.on_first(_usage(delta.usage))
+                        listener.on_first(usage_from_proto(delta.usage))
                         listener.on_text(delta.text, delta.completion_tokens, now)
                     else:
                         listener.on_text(delta.text, delta.completion_tokens, now)
@@ -382,25 +304,14 @@ class WorkerSession:
     def _count(self, delta: worker_pb2.Delta) -> None:
         """The last delta of a choice that was aborted, or that ended before the abort came."""
         if (counted := self._counted.pop(delta.key, None)) is not None:
-            counted(_usage(delta.usage))
+            counted(usage_from_proto(delta.usage))
 
     def _take_orphans(self, orphans: Sequence[worker_pb2.Orphan]) -> None:
         if orphans and self._on_orphans is not None:
             try:
-                self._on_orphans(self, [self._orphan(orphan) for orphan in orphans])
+                self._on_orphans(self, [orphan_from_proto(orphan, self._instance_id) for orphan in orphans])
             except Exception:
                 log.exception("orphans_failed")
-
-    def _orphan(self, orphan: worker_pb2.Orphan) -> Orphan:
-        return Orphan(
-            orphan_id=orphan.orphan_id,
-            part=f"{self._instance_id}.{orphan.orphan_id}",
-            settlement=orphan.settlement,
-            gateway_id=orphan.gateway_id,
-            usage=_usage(orphan.usage),
-            age_ms=orphan.age_ms,
-            outcome=orphan.outcome,
-        )
 
     def _disconnected(self) -> None:
         was_connected, self.connected = self.connected, False
@@ -418,7 +329,7 @@ class WorkerSession:
 
 def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> None:
     if delta.HasField("error"):
-        usage = _usage(delta.usage) if delta.HasField("usage") else None
+        usage = usage_from_proto(delta.usage) if delta.HasField("usage") else None
         if delta.text:
             if usage is not None:
                 # Its first text may come with its end; what a caller has seen is not begun anew elsewhere.
@@ -426,86 +337,10 @@ def _finish(listener: ChoiceListener, delta: worker_pb2.Delta, now: float) -> No
             listener.on_text(delta.text, delta.completion_tokens, now)
         listener.on_error(grpc_util.error_from_proto(delta.error), usage)
     elif delta.finish_reason in _FINISH:
-        listener.on_finish(delta.text, _FINISH[delta.finish_reason], _usage(delta.usage), now)
+        listener.on_finish(delta.text, _FINISH[delta.finish_reason], usage_from_proto(delta.usage), now)
     else:
         error = ApiError(Reason.WORKER_FAILED, "The worker gave up on this request.")
-        listener.on_error(error, _usage(delta.usage))
-
-
-def _scores(delta: worker_pb2.Delta) -> list[ScoredToken]:
-    """The prompt's first; they come before everything else."""
-    return [
-        ScoredToken(
-            one.token,
-            one.logprob if one.HasField("logprob") else None,
-            [(other.token, other.logprob) for other in one.top],
-        )
-        for one in (*delta.prompt_logprobs, *delta.logprobs)
-    ]
-
-
-def _usage(usage: types_pb2.Usage) -> Usage:
-    return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
-
-
-def _model(model: worker_pb2.Model) -> ModelDescription:
-    return ModelDescription(
-        name=model.name,
-        aliases=tuple(model.aliases),
-        context_length=model.context_length,
-        tokenizer_digest=model.tokenizer_digest,
-        chat_template=model.chat_template,
-        bos_token=model.bos_token,
-        eos_token=model.eos_token,
-        block_size=model.block_size,
-        vocab_size=model.vocab_size,
-        created=model.created,
-        tool_parser=model.tool_parser,
-        reasoning_parser=model.reasoning_parser,
-        structural_marks=tuple(model.structural_marks),
-        capabilities=frozenset(model.capabilities),
-        parent=model.parent,
-    )
-
-
-_SCALARS = (*RANGES, "ignore_eos")
-
-
-def prompt_wire(token_ids: Sequence[int]) -> bytes:
-    """Token ids as they stand in a request to a worker, where they go in at 7 ns each instead of 25.
-
-    Takes 40 ns each, in pieces: made in a thread, it lets others have their turn.
-    """
-    message = worker_pb2.Generate()
-    for start in range(0, len(token_ids), _IDS_A_PIECE):
-        message.prompt_token_ids.extend(token_ids[start : start + _IDS_A_PIECE])
-    return message.SerializeToString()
-
-
-def _fill(message: worker_pb2.Generate, spec: RequestSpec) -> None:
-    """All but key and choice_index."""
-    message.request_id, message.model = spec.request_id, spec.model
-    if spec.prompt_wire:
-        message.MergeFromString(spec.prompt_wire)
-    else:
-        message.prompt_token_ids.extend(spec.prompt_token_ids)
-    message.priority, message.cache_salt = spec.priority, spec.cache_salt
-    message.lease_id, message.traceparent = spec.lease_id, spec.traceparent
-    if spec.logprobs is not None:
-        message.logprobs.top, message.logprobs.prompt = spec.logprobs, spec.prompt_logprobs
-    if spec.settlement:
-        message.settlement = spec.settlement
-    if spec.constraint is not None:
-        message.constraint.kind = _CONSTRAINTS[spec.constraint.kind]
-        message.constraint.text = spec.constraint.text
-    sampling = message.sampling
-    for name in _SCALARS:
-        value = getattr(spec.sampling, name)
-        if value is not None:
-            setattr(sampling, name, value)
-    sampling.stop.extend(spec.sampling.stop)
-    for token_id, bias in spec.sampling.logit_bias.items():
-        sampling.logit_bias[token_id] = bias
+        listener.on_error(error, usage_from_proto(delta.usage))
 
 
 class WorkerSessions:

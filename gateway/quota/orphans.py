@@ -15,7 +15,8 @@ from typing import Protocol
 from inferway import logs
 
 from ..core.quota.note import Note, decode_note
-from ..worker_sessions import Orphan, WorkerSession
+from ..worker_messages import Orphan
+from ..worker_sessions import WorkerSession
 from .settling import Settling
 from .wire import StoreAway
 

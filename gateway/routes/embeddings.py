@@ -17,7 +17,7 @@ from ..generation import Timing
 from ..in_flight import Progress
 from ..middleware import Exchange, Handler
 from ..router_client import Ask
-from ..worker_sessions import EmbedSpec
+from ..worker_messages import EmbedSpec
 from .generate import Inference
 
 

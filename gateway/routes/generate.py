@@ -37,7 +37,7 @@ from ..middleware import Exchange, read_json_body
 from ..quota.quotas import Quotas, Reservation
 from ..router_client import Ask
 from ..sse_stream import SseStream
-from ..worker_sessions import EmbedSpec, prompt_wire
+from ..worker_messages import EmbedSpec, prompt_wire
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

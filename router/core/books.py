@@ -44,6 +44,11 @@ class Lease:
     debit: Debit | None = None
     has_first_token: bool = False
 
+    def settle(self, *, is_computed: bool, completion_tokens: int) -> None:
+        """Charge the tenant for what its request has cost in the end: the prompt if it was computed, and the answer."""
+        if self.debit is not None:
+            self.debit.settle((self.uncached_tokens if is_computed else 0) + completion_tokens)
+
 
 class Books:
     """The books of one incarnation of one worker."""

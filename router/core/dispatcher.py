@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from inferway.errors import ApiError, Reason, invalid
+from inferway.errors import ApiError, invalid
 
+from . import refusals
 from .books import Lease
 from .fleet import Fleet
 from .health import TRUSTING, BreakerState, HealthRules
 from .messages import (
     Action,
-    AllBut,
     Dispatch,
     Excluded,
     Place,
@@ -116,9 +116,8 @@ class Dispatcher:
             error = invalid("ticket", f"ticket {request.ticket.number} waits already; tickets are never reused")
             self._rejects.append(Reject(request, error))
             return
-        error_or_none = None if self._holds_back else self._impossible(request, model, now)
-        if error_or_none is not None:
-            self._rejects.append(Reject(request, error_or_none))
+        if not self._holds_back and (refusal := self._refusal(request, model, now)) is not None:
+            self._rejects.append(Reject(request, refusal))
             self._drop_if_unused(model)
             return
         if model.queue:
@@ -131,14 +130,8 @@ class Dispatcher:
         for refused in pushed.refused:
             if refused is not request:
                 self._forget_waiting(refused.ticket)
-            message = f"the queue of this model is full: {pushed.limit}"
-            if is_queued:
-                rival = "of higher priority" if request.priority > refused.priority else "of a tenant with less waiting"
-                message += f"; a request {rival} took this one's place"
-            message += _place_text(model, model.queue.num_from(refused.priority), now)
-            retry_after_s = model.retry_after_s(refused.priority, now=now)
-            error = ApiError(Reason.OVERLOADED, message, retry_after_s=retry_after_s)
-            self._rejects.append(Reject(refused, error))
+            rival = request if is_queued else None
+            self._rejects.append(Reject(refused, refusals.queue_full(refused, model, pushed.limit, rival, now=now)))
         self._drop_if_unused(model)
 
     def cancel(self, ticket: Ticket) -> Request | None:
@@ -187,8 +180,8 @@ class Dispatcher:
                 expected_tokens=lease.expected_tokens,
             )
         worker.books.close(lease_id, now=now)
-        is_charged = lease.has_first_token or outcome in _CHARGED_FOR_THE_PROMPT
-        _settle(lease, prompt_tokens=lease.uncached_tokens if is_charged else 0, completion_tokens=completion_tokens)
+        is_computed = lease.has_first_token or outcome in _CHARGED_FOR_THE_PROMPT
+        lease.settle(is_computed=is_computed, completion_tokens=completion_tokens)
         self._forget_lease(lease)
         self._judge(worker, lease, outcome, died=died, now=now)
         self._touch(worker)
@@ -207,7 +200,8 @@ class Dispatcher:
         for lease_id in state.leases:
             lease = self._leases.pop(lease_id)
             self._abandoned.append(lease_id)
-            _settle_unknown(lease)
+            # Nobody said how it ended.
+            lease.settle(is_computed=lease.has_first_token, completion_tokens=0)
             worker = self._workers[lease.worker_id]
             worker.books.close(lease_id, now=now, finished=False)
             worker.breaker.abandoned(lease_id)
@@ -314,7 +308,7 @@ class Dispatcher:
         self._holds_back = False
         for model in list(self._models.values()):
             for request in model.queue.requests():
-                if (error := self._impossible(request, model, now)) is not None:
+                if (error := self._refusal(request, model, now)) is not None:
                     self.cancel(request.ticket)
                     self._rejects.append(Reject(request, error))
             self._changed_queue(model)
@@ -404,7 +398,7 @@ class Dispatcher:
     def _dispatch_next(self, model: Model, now: float) -> Action | None:
         allowed: Container[str] | None = None
         for request in model.queue.heads(now=now):
-            if (error := self._held(request, now)) is not None:
+            if (error := refusals.in_quarantine(request, self.quarantine, now=now)) is not None:
                 self._forget_waiting(request.ticket)
                 model.queue.remove(request.ticket)
                 self._changed_queue(model)
@@ -463,47 +457,12 @@ class Dispatcher:
     def _expire(self, model: Model, now: float) -> Iterator[Reject]:
         for request, position in model.queue.expire(now=now):
             self._forget_waiting(request.ticket)
-            waited = f"after {now - request.queued_at:.1f} s in the queue"
-            retry_after_s = model.retry_after_s(request.priority, now=now)
-            if model.is_ready():
-                message = f"no worker had room {waited}{_place_text(model, position, now)}"
-                error = ApiError(Reason.OVERLOADED, message, retry_after_s=retry_after_s)
-            else:
-                error = ApiError(Reason.MODEL_NOT_READY, f"no worker was ready {waited}", retry_after_s=retry_after_s)
-            yield Reject(request, error)
+            yield Reject(request, refusals.waited_in_vain(request, position, model, now=now))
         self._changed_queue(model)
 
-    def _impossible(self, request: Request, model: Model, now: float) -> ApiError | None:
-        """The error of a request that no worker could take even if it were idle."""
-        if (held := self._held(request, now)) is not None:
-            return held
-        excluded = request.excluded
-        if isinstance(excluded, AllBut):
-            # One that has not been met yet may come.
-            is_refused = excluded.worker_id in excluded.also
-        else:
-            is_refused = bool(excluded and model.workers) and all(w.worker_id in excluded for w in model.workers)
-        if is_refused:
-            message = "every worker that may have this request has refused or failed it, or is excluded by its caller"
-            return ApiError(Reason.OVERLOADED, message, retry_after_s=model.retry_after_s(request.priority, now=now))
-        if request.num_choices == 1:
-            return None
-        ready = [worker for worker in model.workers if worker.is_ready]
-        if not ready or any(worker.could_ever_take(request.num_choices) for worker in ready):
-            return None
-        most = max(worker.info.max_running + worker.info.max_waiting for worker in ready)
-        message = f"a worker of this model takes at most {most} choices at once, got {request.num_choices}"
-        return ApiError(Reason.UNSUPPORTED_VALUE, message, "n")
-
-    def _held(self, request: Request, now: float) -> ApiError | None:
-        """The error of a request whose prompt is in quarantine."""
-        if not request.prompt_hash or not self.quarantine.holds_any(now=now):
-            return None
-        held_s = self.quarantine.held_for_s(PromptKey(request.model, request.prompt_hash), now=now)
-        if not held_s:
-            return None
-        message = f"two workers were lost while they ran this prompt; it is not tried again for {held_s:.0f} s"
-        return ApiError(Reason.WORKER_FAILED, message, retry_after_s=held_s)
+    def _refusal(self, request: Request, model: Model, now: float) -> ApiError | None:
+        held = refusals.in_quarantine(request, self.quarantine, now=now)
+        return held or refusals.impossible(request, model, now=now)
 
     def _judge(self, worker: Worker, lease: Lease, outcome: ReleaseOutcome, *, died: bool, now: float) -> None:
         """What the end of a lease says of its worker and its prompt."""
@@ -565,7 +524,7 @@ class Dispatcher:
 
     def _abandon(self, lease: Lease) -> None:
         self._abandoned.append(lease.lease_id)
-        _settle_unknown(lease)
+        lease.settle(is_computed=lease.has_first_token, completion_tokens=0)
         self._forget_lease(lease)
 
     def _forget_lease(self, lease: Lease) -> None:
@@ -621,20 +580,3 @@ def _without(model: Model, allowed: Container[str] | None, excluded: Excluded) -
 def _most_urgent(models: Mapping[str, Model], now: float) -> str:
     """Of models that may share workers."""
     return max(models, key=lambda name: models[name].queue.urgency(now=now))
-
-
-def _settle(lease: Lease, *, prompt_tokens: int, completion_tokens: int) -> None:
-    """Charge the tenant for what its request has cost in the end."""
-    if lease.debit is not None:
-        lease.debit.settle(prompt_tokens + completion_tokens)
-
-
-def _settle_unknown(lease: Lease) -> None:
-    """A lease has ended and nobody said how: its tenant pays for the prompt, if that is known to be computed."""
-    _settle(lease, prompt_tokens=lease.uncached_tokens if lease.has_first_token else 0, completion_tokens=0)
-
-
-def _place_text(model: Model, position: int, now: float) -> str:
-    text = f", with about {position} {'request' if position == 1 else 'requests'} before it"
-    wait_s = model.wait_s(position, now=now)
-    return text if wait_s is None else f"{text} ({wait_s:.0f} s at the present rate)"

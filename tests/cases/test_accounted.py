@@ -1,4 +1,4 @@
-"""The tables of cases, the tests and the case file agree."""
+"""The tests and the case file agree."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases.coverage import HERE, LATER
 from tests.cases.handed import CASES
 from tests.cases.installation import Installation
 from tests.support.processes import Mesh
 
 
-def test_every_case_is_accounted_for() -> None:
-    """Each id of the file is to pass here or named with what it waits for, never both, never neither."""
-    assert set(CASES) == HERE | LATER.keys()
-    assert not HERE & LATER.keys()
-    assert all(LATER.values())
-
-
-def test_every_case_of_this_version_has_its_test() -> None:
-    """The ids that are to pass here are those that tests are tied to."""
+def test_every_case_has_its_test() -> None:
+    """Each id of the file has a test that is tied to it, and no test is tied to an id that does not exist."""
     tied = {name for path in Path(__file__).parent.glob("test_*.py") for name in _ids_tied_in(path)}
-    assert tied == HERE
+    assert tied == set(CASES)
 
 
 def _ids_tied_in(path: Path) -> Iterator[str]:

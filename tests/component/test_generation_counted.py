@@ -20,7 +20,8 @@ from gateway.generation_group import GenerationGroup
 from gateway.metrics import Metrics
 from gateway.router_client import Ask
 from gateway.routing import Routing
-from gateway.worker_sessions import Orphan, WorkerSession, WorkerSessions
+from gateway.worker_messages import Orphan
+from gateway.worker_sessions import WorkerSession, WorkerSessions
 from inferway.errors import ApiError, Reason
 from inferway.grpc_util import InternalToken
 from inferway.metrics import Registry

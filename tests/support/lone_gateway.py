@@ -11,7 +11,8 @@ import sys
 
 from gateway.core.generation_fields import Sampling
 from gateway.core.sse import FinishReason, Usage
-from gateway.worker_sessions import RequestSpec, WorkerSessions
+from gateway.worker_messages import RequestSpec
+from gateway.worker_sessions import WorkerSessions
 from inferway.errors import ApiError
 from inferway.grpc_util import InternalToken
 from tests.support.waiting import until

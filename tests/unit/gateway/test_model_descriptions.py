@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.worker_sessions import ModelDescription
+from gateway.worker_messages import ModelDescription
 
 
 @pytest.mark.parametrize(
