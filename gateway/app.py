@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
@@ -39,6 +39,7 @@ from .embedding import Embedding
 from .generation import TICK_S, Generation, Plan, Sink
 from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
+from .in_flight import Selection
 from .listener import Acceptor, open_admin_listener, open_listener, shown_addresses
 from .metrics import Metrics
 from .middleware import Front, Routes
@@ -131,7 +132,7 @@ class Gateway:
             "/v1/tokenize": {"POST": tokenize},
             "/detokenize": {"POST": detokenize},
             "/v1/detokenize": {"POST": detokenize},
-            **ops_routes(self._readiness, registry.render),
+            **ops_routes(self._readiness, registry.scrape),
         }
         self.routes: Routes = {**routes, OPENAPI: {"GET": make_openapi()}}
         caller_of = authentication(self._access.directory, anyone_may_choose_workers=config.choose_workers)
@@ -170,7 +171,7 @@ class Gateway:
         """Until it is asked to stop and has drained."""
         assert self._listener is not None, "listen first"
         self._tracer.start()
-        runner, admin_runner = self._new_runner(self._front), self._new_runner(self._admin.front)
+        runner, admin_runner = self._new_runner(self._front, self._front.refused), self._new_runner(self._admin.front)
         await runner.setup()
         await admin_runner.setup()
         async with asyncio.TaskGroup() as group:
@@ -204,9 +205,13 @@ class Gateway:
                 part.cancel()
         return STOPPED
 
-    def _new_runner(self, front: Front | AdminFront | None) -> web.ServerRunner:
+    def _new_runner(
+        self, front: Front | AdminFront | None, on_refused: Callable[[ApiError, str], None] | None = None
+    ) -> web.ServerRunner:
         config = self._config
-        server = HttpServer(front, max_header_bytes=config.max_header_bytes, keepalive_s=config.keepalive_s)
+        server = HttpServer(
+            front, max_header_bytes=config.max_header_bytes, keepalive_s=config.keepalive_s, on_refused=on_refused
+        )
         return web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
 
     async def _wait_to_join(self, stop: asyncio.Event) -> None:
@@ -238,12 +243,10 @@ class Gateway:
         deadline = time.monotonic() + config.drain_limit_s
         while self._front.in_flight and not stop_now.is_set() and time.monotonic() < deadline:
             await wait_for(stop_now, TICK_S)
-        unserved = self._arrivals.give_up(ApiError(Reason.SHUTTING_DOWN, "This server is shutting down; try again."))
-        if self._generations or unserved:
-            cut = len(self._generations) + unserved
-            logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=cut)
-            for running in list(self._generations):
-                running.fail(ApiError(Reason.SHUTTING_DOWN, "The server was shut down during the answer."))
+        left = len(self._front.in_flight)
+        if left:
+            logs.event(log, "drain_limit_passed", level=logging.WARNING, requests_in_flight=left)
+            self._front.in_flight.end(Selection(), Reason.SHUTTING_DOWN, "The server was shut down during the answer.")
             await asyncio.sleep(_LAST_WORDS_S)
 
     async def _tick(self) -> None:

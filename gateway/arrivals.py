@@ -27,15 +27,12 @@ class Arrivals:
         self._waiting = waiting
         self._events: dict[str, asyncio.Event] = {}
         self._num_waiting = 0
-        self._given_up: ApiError | None = None
 
     async def wait(self, model: str, timeout_s: float) -> None:
         """Return when the model has come.
 
-        Raises ApiError: MODEL_NOT_READY after the time, OVERLOADED where too many wait, and what `give_up` was given.
+        Raises ApiError: MODEL_NOT_READY after the time, OVERLOADED where too many wait.
         """
-        if self._given_up is not None:
-            raise self._given_up
         if self._num_waiting >= _MOST:
             message = f"{_MOST} requests wait for the first worker of a model already."
             raise ApiError(Reason.OVERLOADED, message, retry_after_s=_RETRY_AFTER_S)
@@ -52,18 +49,9 @@ class Arrivals:
         finally:
             self._num_waiting -= 1
             waiting.dec()
-        if self._given_up is not None:
-            raise self._given_up
 
     def came(self, names: Iterable[str]) -> None:
         """A model is ready that has these names."""
         for name in names:
             if (event := self._events.pop(name, None)) is not None:
                 event.set()
-
-    def give_up(self, error: ApiError) -> int:
-        """Nobody is waited for any more: whoever waits gets the error. Returns how many that are."""
-        self._given_up = error
-        for event in self._events.values():
-            event.set()
-        return self._num_waiting

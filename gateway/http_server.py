@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -40,7 +41,11 @@ def error_response(error: ApiError, request_id: str) -> web.Response:
 class _JsonErrors(RequestHandler):
     """What the HTTP parser refuses gets the error object, too."""
 
-    __slots__ = ()
+    __slots__ = ("_on_refused",)
+
+    def __init__(self, *args: Any, on_refused: Callable[[ApiError, str], None] | None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._on_refused = on_refused
 
     def handle_error(
         self,
@@ -60,7 +65,10 @@ class _JsonErrors(RequestHandler):
             # A fault of ours that no handler saw: middleware.Front ends every other.
             log.error("request_failed_outside_its_handler", exc_info=exc)
             error = ApiError(Reason.INTERNAL_ERROR, "An internal error occurred.")
-        response = error_response(error, new_request_id())
+        request_id = new_request_id()
+        if self._on_refused is not None and error.reason is not Reason.CLIENT_CLOSED_REQUEST:
+            self._on_refused(error, request_id)
+        response = error_response(error, request_id)
         response.force_close()
         return response
 
@@ -68,10 +76,19 @@ class _JsonErrors(RequestHandler):
 class HttpServer(web.Server):
     """Accepts on listening sockets until told to stop."""
 
-    def __init__(self, handler: Any, *, max_header_bytes: int, keepalive_s: float) -> None:
+    def __init__(
+        self,
+        handler: Any,
+        *,
+        max_header_bytes: int,
+        keepalive_s: float,
+        on_refused: Callable[[ApiError, str], None] | None = None,
+    ) -> None:
+        """`on_refused` is told of every error that no handler has seen, with the id that its answer has."""
         super().__init__(handler, handler_cancellation=True, access_log=None)
         self._protocol_options: dict[str, Any] = {
             "access_log": None,
+            "on_refused": on_refused,
             "keepalive_timeout": keepalive_s,
             # A compressed body is refused (middleware.read_json_body), not unpacked.
             "auto_decompress": False,

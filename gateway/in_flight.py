@@ -107,6 +107,10 @@ class InFlight:
         return [_flight(request, now) for request in selected]
 
     def kill(self, selection: Selection) -> int:
+        """End what is selected by an operator's word; see `end`."""
+        return self.end(selection, Reason.KILLED, "This request was ended by an operator.")
+
+    def end(self, selection: Selection, reason: Reason, message: str) -> int:
         """End what is selected, each with an error of its own; returns how many that were.
 
         Whoever is only waiting for the client to read what has been made is left alone.
@@ -116,7 +120,7 @@ class InFlight:
             if request.task is None:
                 continue
             killed += 1
-            error = ApiError(Reason.KILLED, "This request was ended by an operator.")
+            error = ApiError(reason, message)
             if request.stop is not None:
                 request.stop(error)
             elif request.killed is None:

@@ -8,14 +8,19 @@ from inferway.metrics import GAP_BUCKETS, LATENCY_BUCKETS, OTHER, CappedLabel, R
 
 __all__ = ["OTHER", "Metrics"]
 
-# Tenants beyond these, in the order in which they come, are counted together.
+# Tenants and models beyond these, in the order in which they come, are counted together.
 _TENANTS = 200
+_MODELS = 500
+# Reading what a process takes costs a millisecond where it has thousands of connections.
+_FLUSHES_A_PROCESS = 5
 
 
 class Metrics:
     """One instance a process; `flush` about once a second."""
 
     def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._flushes = 0
         counter, gauge, histogram = registry.counter, registry.gauge, registry.histogram
         self.requests = counter("requests", "Requests by how they ended.", "model", "outcome")
         self.http_responses = counter("http_responses", "Responses by route and status.", "route", "status")
@@ -42,8 +47,9 @@ class Metrics:
         self.inter_token_latency = registry.bulk_histogram(
             "inter_token_latency_seconds", "Gaps between tokens of one choice.", buckets=GAP_BUCKETS
         )
+        self._model = CappedLabel(_MODELS, registry.label_values("model"))
         self.tokens = counter("tokens", "Tokens by kind.", "model", "kind")
-        self.tenant = CappedLabel(_TENANTS)
+        self.tenant = CappedLabel(_TENANTS, registry.label_values("tenant"))
         self.tenant_requests = counter("tenant_requests", "A tenant's requests by how they ended.", "tenant", "outcome")
         self.tenant_tokens = counter("tenant_tokens", "A tenant's tokens by kind.", "tenant", "kind")
         self.tool_calls = counter(
@@ -70,5 +76,12 @@ class Metrics:
         loaded, refused = (self._settings.labels(file, outcome) for outcome in ("loaded", "refused"))
         return lambda taken: (loaded if taken else refused).inc()
 
+    def model(self, name: str, *, is_known: bool) -> str:
+        """The label of a model; what no worker has ever served is OTHER."""
+        return self._model(name) if is_known else OTHER
+
     def flush(self) -> None:
         self.inter_token_latency.flush()
+        self._flushes += 1
+        if self._flushes % _FLUSHES_A_PROCESS == 0:
+            self._registry.tell_process()

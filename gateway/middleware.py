@@ -160,7 +160,10 @@ class Front:
             if exchange.killed is not None and isinstance(gone, asyncio.CancelledError) and _takes_back_cancel():
                 outcome, status = exchange.killed.reason.label, exchange.killed.status
                 return self._refuse(exchange.killed, exchange)
-            outcome, status = Reason.CLIENT_CLOSED_REQUEST.label, Reason.CLIENT_CLOSED_REQUEST.value.status
+            # The server's own end cancels what is left, too.
+            is_ours = self.shutting_down and isinstance(gone, asyncio.CancelledError) and request.transport is not None
+            reason = Reason.SHUTTING_DOWN if is_ours else Reason.CLIENT_CLOSED_REQUEST
+            outcome, status = reason.label, reason.value.status
             raise
         except Exception:
             log.exception("request_failed", extra={"fields": {"request_id": exchange.request_id}})
@@ -174,6 +177,12 @@ class Front:
             if exchange.reservation is not None:
                 self._close(exchange, exchange.reservation, outcome)
             self._record(request, exchange, outcome, status, time.monotonic())
+
+    def refused(self, error: ApiError, request_id: str) -> None:
+        """Counts and logs what no handler has seen: text that is no HTTP, headers that are too large."""
+        now = time.monotonic()
+        self._metrics.http_responses.labels(OTHER, str(error.status)).inc()
+        _log_line(Exchange(request_id, now, OTHER), error.reason.label, error.status, now)
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         path = request.path
@@ -227,30 +236,9 @@ class Front:
             self._trace(exchange, exchange.trace, request.method, route, outcome, status, now)
         if self._is_inference(request):
             self._record_inference(exchange, outcome, now)
-        elif status < 400 or route in _PROBES:
+        elif route in _PROBES:
             return  # counted, not logged
-        timing, usage = exchange.timing, exchange.usage
-        logs.event(
-            log,
-            "request",
-            request_id=exchange.request_id,
-            route=route,
-            status=status,
-            outcome=outcome,
-            model=exchange.model[:200],
-            tenant_id=exchange.caller.tenant_id,
-            key_id=exchange.caller.key_id,
-            user_hash=exchange.user_hash,
-            stream=exchange.stream,
-            worker_id=exchange.worker_id,
-            max_tokens=exchange.max_tokens,
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            cached_tokens=usage.cached_tokens if usage else None,
-            completion_tokens=usage.completion_tokens if usage else None,
-            queue_ms=_milliseconds(timing.queued, timing.dispatched),
-            ttft_ms=_milliseconds(exchange.received, timing.first_token),
-            e2e_ms=_milliseconds(exchange.received, now),
-        )
+        _log_line(exchange, outcome, status, now)
 
     def _trace(
         self,
@@ -299,7 +287,7 @@ class Front:
 
     def _record_inference(self, exchange: Exchange, outcome: str, now: float) -> None:
         metrics, timing, usage = self._metrics, exchange.timing, exchange.usage
-        model = exchange.model if self._is_known_model(exchange.model) else OTHER
+        model = metrics.model(exchange.model, is_known=self._is_known_model(exchange.model))
         tenant = metrics.tenant(exchange.caller.tenant_id)
         metrics.requests.labels(model, outcome).inc()
         metrics.tenant_requests.labels(tenant, outcome).inc()
@@ -322,6 +310,31 @@ class Front:
             if timing.first_token and usage.completion_tokens > 1:
                 mean_gap_s = (now - timing.first_token) / (usage.completion_tokens - 1)
                 metrics.time_per_output_token.labels(model).observe(mean_gap_s)
+
+
+def _log_line(exchange: Exchange, outcome: str, status: int, now: float) -> None:
+    timing, usage = exchange.timing, exchange.usage
+    logs.event(
+        log,
+        "request",
+        request_id=exchange.request_id,
+        route=exchange.route,
+        status=status,
+        outcome=outcome,
+        model=exchange.model[:200],
+        tenant_id=exchange.caller.tenant_id,
+        key_id=exchange.caller.key_id,
+        user_hash=exchange.user_hash,
+        stream=exchange.stream,
+        worker_id=exchange.worker_id,
+        max_tokens=exchange.max_tokens,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else None,
+        queue_ms=_milliseconds(timing.queued, timing.dispatched),
+        ttft_ms=_milliseconds(exchange.received, timing.first_token),
+        e2e_ms=_milliseconds(exchange.received, now),
+    )
 
 
 def _takes_back_cancel() -> bool:

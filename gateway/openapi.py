@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from inferway.errors import Reason
-from inferway.metrics import CONTENT_TYPE
+from inferway.exposition import TEXT
 
 from .core import answer_shapes as shapes
 from .core.chat_request import ChatBody
@@ -148,7 +148,7 @@ OPERATIONS: Mapping[str, Operation] = {
         needs_key=False,
         unready=shapes.Readiness,
     ),
-    "/metrics": Operation("metrics", "Operations", "Metrics for Prometheus", CONTENT_TYPE, needs_key=False),
+    "/metrics": Operation("metrics", "Operations", "Metrics for Prometheus", TEXT, needs_key=False),
     PATH: Operation("openapi", "Operations", "This API as an OpenAPI document", "application/json", needs_key=False),
 }
 

@@ -7,10 +7,11 @@ that whoever follows a process that died counts on where that stopped, and the d
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -23,16 +24,13 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
     values,
 )
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.registry import Collector
 
-from inferway import VERSION
+from inferway import REVISION, VERSION
+from inferway.exposition import TEXT, Readings, page
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 MULTIPROC_SLOT = "INFERWAY_METRICS_SLOT"
 # The label of what has no bound: names that come from outside, and those beyond a cap.
@@ -64,6 +62,7 @@ class Registry:
         self.collectors = CollectorRegistry()
         # In the order in which they were declared.
         self.described: list[Described] = []
+        self._readers: list[Callable[[], Iterable[Readings]]] = []
         # A further series for each counter and histogram, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         if not self._is_shared:
@@ -71,10 +70,14 @@ class Registry:
                 collector(registry=self.collectors)
         else:
             _use_slot()
+        self._share = _ProcessShare(self.collectors) if self._is_shared else None
         build = self._new_gauge(
-            "build_info", "1, with the version that runs.", "version", "python", multiprocess_mode="livemax"
+            "build_info",
+            "1, with the version that runs and the revision it was built from.",
+            *("version", "revision", "python"),
+            multiprocess_mode="livemax",
         )
-        build.labels(VERSION, platform.python_version()).set(1)
+        build.labels(VERSION, REVISION, platform.python_version()).set(1)
 
     def name(self, name: str) -> str:
         return self._prefix + name
@@ -88,10 +91,10 @@ class Registry:
         """Of several processes, the sum over those that live."""
         return self._new_gauge(name, doc, *labels, multiprocess_mode="livesum")
 
-    def family(self, name: str, doc: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
-        """A gauge of a collector that is given to `add`: each call makes it anew, without samples."""
+    def family(self, name: str, doc: str, *labels: str) -> Callable[[], Readings]:
+        """A gauge of what is given to `add`: each call makes it anew, without samples."""
         self._describe(name, "gauge", doc, labels)
-        return lambda: GaugeMetricFamily(self.name(name), doc, labels=labels)
+        return lambda: Readings(self.name(name), doc, labels)
 
     def histogram(self, name: str, doc: str, *labels: str, buckets: Sequence[float]) -> Histogram:
         self._describe(name, "histogram", doc, labels)
@@ -100,17 +103,41 @@ class Registry:
     def bulk_histogram(self, name: str, doc: str, *, buckets: Sequence[float]) -> BulkHistogram:
         return BulkHistogram(self.histogram(name, doc, buckets=buckets), buckets)
 
-    def add(self, collector: Collector) -> None:
-        """Something that makes its metrics when it is asked; for services of one process."""
-        self.collectors.register(collector)
+    def add(self, read: Callable[[], Iterable[Readings]]) -> None:
+        """What reads its gauges when it is asked, on the thread of the service; for services of one process."""
+        self._readers.append(read)
 
-    def render(self) -> bytes:
-        """The exposition text, summed over all processes where there are several."""
+    def label_values(self, label: str) -> set[str]:
+        """Those that series of other processes, or of a predecessor, have; none where there is only this one."""
         if not self._is_shared:
-            return generate_latest(self.collectors)
+            return set()
         everything = CollectorRegistry()
         MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-        return generate_latest(everything)
+        samples = (sample for family in everything.collect() for sample in family.samples)
+        return {sample.labels[label] for sample in samples if label in sample.labels}
+
+    def tell_process(self) -> None:
+        """Of several processes each adds what it takes of the machine, every few seconds; one alone is asked itself."""
+        if self._share is not None:
+            self._share.tell()
+
+    def render(self, content_type: str = TEXT) -> bytes:
+        """The page of metrics, summed over all processes where there are several."""
+        return self._write(self._read(), content_type)
+
+    async def scrape(self, content_type: str = TEXT) -> bytes:
+        """The same without holding up the loop: it only reads, a thread writes."""
+        return await asyncio.to_thread(self._write, self._read(), content_type)
+
+    def _read(self) -> list[Readings]:
+        return [readings for read in self._readers for readings in read()]
+
+    def _write(self, readings: Iterable[Readings], content_type: str) -> bytes:
+        if not self._is_shared:
+            return page(self.collectors, readings, content_type)
+        everything = CollectorRegistry()
+        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+        return page(everything, readings, content_type)
 
     def _new_gauge(self, name: str, doc: str, *labels: str, multiprocess_mode: Literal["livesum", "livemax"]) -> Gauge:
         self._describe(name, "gauge", doc, labels)
@@ -120,12 +147,38 @@ class Registry:
         self.described.append(Described(self.name(name), kind, labels, doc))
 
 
+class _ProcessShare:
+    """This process's part of `process_*`, which are the sums over those that live; CPU time of the dead is kept."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._own = ProcessCollector(registry=None)
+        self._cpu = Counter("process_cpu_seconds", "CPU time of all processes.", registry=registry)
+        self._cpu_told = 0.0
+        self._gauges = {
+            name: Gauge(name, doc, registry=registry, multiprocess_mode="livesum")
+            for name, doc in (
+                ("process_resident_memory_bytes", "Resident memory of all processes."),
+                ("process_open_fds", "Open files of all processes."),
+            )
+        }
+        self.tell()
+
+    def tell(self) -> None:
+        found = {sample.name: sample.value for family in self._own.collect() for sample in family.samples}
+        cpu = found.get("process_cpu_seconds_total", self._cpu_told)
+        self._cpu.inc(max(0.0, cpu - self._cpu_told))
+        self._cpu_told = cpu
+        for name, gauge in self._gauges.items():
+            gauge.set(found.get(name, 0.0))
+
+
 class CappedLabel:
     """Values of a label of which there may be many: the first `limit` that come keep their name, the rest are OTHER."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, known: Iterable[str] = ()) -> None:
+        """`known` are names that have series already."""
         self._limit = limit
-        self._known: set[str] = set()
+        self._known = set(known)
 
     def __call__(self, value: str) -> str:
         if value not in self._known:

@@ -127,7 +127,7 @@ class App:
         page = decisions_page(partial(explain, router_id, dispatcher=self.dispatcher, records=self._records), token)
         ops_listener = net.bind(config.ops_listen)
         self.ops_address = net.shown(ops_listener)
-        self._ops = OpsServer(ops_listener, self._readiness, self._registry.render, pages=[page])
+        self._ops = OpsServer(ops_listener, self._readiness, self._registry.scrape, pages=[page])
         pool = self._pool = WorkerPool(
             self._sources,
             token,

@@ -148,6 +148,7 @@ class Driver:
 
     def worker_down(self, worker_id: str) -> None:
         self.dispatcher.worker_down(worker_id)
+        self._tell_of_breakers()  # or what is told later would make series for who is gone
         self._metrics.worker_down(worker_id)
         self.settle()
         self.membership_changed()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
-from inferway.metrics import LATENCY_BUCKETS, OTHER, Registry
+from inferway.exposition import Readings
+from inferway.metrics import LATENCY_BUCKETS, OTHER, CappedLabel, Registry
 
 from .core.dispatcher import Dispatcher
 from .core.headroom import capacity, headroom
 from .core.health import BreakerState
 from .core.messages import Action, Dispatch, WorkerStatus
+
+# Models beyond these, in the order in which they come, are counted together.
+_MODELS = 500
 
 CANCELLED = "cancelled"
 DISPATCHED = "dispatched"
@@ -46,6 +48,7 @@ class RouterMetrics:
 
     def __init__(self, registry: Registry, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
+        self._model = CappedLabel(_MODELS)
 
         def counter(name: str, doc: str, *labels: str) -> _Series:
             return _Series(registry.counter(name, doc, *labels))
@@ -114,10 +117,10 @@ class RouterMetrics:
         self._breaker_turns.forget(worker_id)
 
     def _label(self, model: str) -> str:
-        return model if self._dispatcher.is_served(model) else OTHER
+        return self._model(model) if self._dispatcher.is_served(model) else OTHER
 
 
-class _State(Collector):
+class _State:
     def __init__(self, registry: Registry, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         family = registry.family
@@ -159,7 +162,7 @@ class _State(Collector):
             )
         )
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def __call__(self) -> Iterator[Readings]:
         now = time.monotonic()
         yield from self._queues(now)
         yield from self._models()
@@ -168,12 +171,13 @@ class _State(Collector):
         yield held
         yield from self._workers()
 
-    def _queues(self, now: float) -> Iterator[GaugeMetricFamily]:
+    def _queues(self, now: float) -> Iterator[Readings]:
         families = [family() for family in self._queue]
         others = [0, 0, 0.0]
+        shown = CappedLabel(_MODELS)
         for queue in self._dispatcher.queues():
             oldest_s = now - queue.oldest_at if queue.oldest_at is not None else 0.0
-            if self._dispatcher.is_served(queue.model):
+            if self._dispatcher.is_served(queue.model) and shown(queue.model) != OTHER:
                 for family, value in zip(families, (queue.requests, queue.tokens, oldest_s), strict=True):
                     family.add_metric([queue.model], value)
             else:
@@ -182,17 +186,16 @@ class _State(Collector):
             family.add_metric([OTHER], value)
         yield from families
 
-    def _models(self) -> Iterator[GaugeMetricFamily]:
+    def _models(self) -> Iterator[Readings]:
         families = [make() for make in (self._ready, self._slots_free, self._slots, self._backlog, self._headroom)]
-        for model in self._dispatcher.models():
-            if not model.workers:
-                continue
+        served = (model for model in self._dispatcher.models() if model.workers)
+        for model in islice(served, _MODELS):
             room = headroom(map(capacity, model.workers), queued_tokens=model.queue.tokens)
             for family, value in zip(families, room, strict=True):
                 family.add_metric([model.name], value)
         yield from families
 
-    def _workers(self) -> Iterator[GaugeMetricFamily]:
+    def _workers(self) -> Iterator[Readings]:
         status, breaker = self._status(), self._breaker()
         families = [family() for family in self._of_worker]
         for worker in self._dispatcher.workers():

@@ -8,6 +8,7 @@ from gateway.metrics import Metrics as GatewayMetrics
 from gateway.quota.ledger_watch import LedgerMetrics
 from gateway.quota.settling import SettlingMetrics
 from inferway.metrics import Described, Registry
+from inferway.trace_export import Tracer
 from router.core.dispatcher import Dispatcher
 from router.core.placement.routing import routing_of
 from router.core.queue import QueueLimits
@@ -22,11 +23,12 @@ LABELS = {
     "file": "kinds of files of settings",
     "kind": "`prompt`, `cached` (of the prompt ones), `completion`",
     "mode": "`enforced`, `shadow`",
-    "model": "names that the workers serve, adapters among them; any other is `other`",
+    "model": "the first 500 names that workers serve, adapters among them; any other is `other`",
     "outcome": "closed set of the code; of requests [these](errors.md)",
     "priority": "`0` to `9`",
     "python": "one",
     "reason": "closed set of the code",
+    "revision": "one",
     "route": "paths of the [API](api.md); any other is `other`",
     "state": "closed set of the code",
     "status": "HTTP statuses in use; of workers `ready`, `draining`, `lost`",
@@ -64,6 +66,10 @@ DERIVED = (
 )
 
 
+class _NoTraces:
+    otlp_endpoint = ""
+
+
 def services() -> dict[str, list[Described]]:
     """What each service declares, in its order."""
     gateway, router, worker = Registry("gateway"), Registry("router"), Registry("worker")
@@ -73,6 +79,8 @@ def services() -> dict[str, list[Described]]:
     dispatcher = Dispatcher(routing=routing_of("default"), rng=Random(0), first_lease_id=1, limits=QueueLimits())
     RouterMetrics(router, dispatcher)
     WorkerMetrics(worker)
+    for service, registry in (("gateway", gateway), ("router", router), ("worker", worker)):
+        Tracer(service, _NoTraces(), registry)
     return {"gateway": gateway.described, "router": router.described, "worker": worker.described}
 
 
@@ -90,9 +98,14 @@ def metrics_page(note: str) -> str:
     return f"""{note}
 # Metrics
 
-Prometheus text at `/metrics`: of the gateway on its own port, of router and worker on their ops ports. Of several
-gateway processes on one port any answers for all: counters and histograms go on where a process that died has stopped,
-gauges are those of the processes that live. A single process also shows `process_*`, `python_*` of its client library.
+Prometheus text at `/metrics`, or OpenMetrics for a scraper that asks for it, with gzip where it unpacks that: of the
+gateway on its own port, of router and worker on their ops ports. A page is written beside what the service does: that
+of a router with 1,000 workers, 1.1 MB, takes its loop some 40 ms instead of 250.
+
+Of several gateway processes on one port any answers for all: counters and histograms go on where a process that died
+has stopped, gauges are those of the processes that live; `process_cpu_seconds_total`, `process_resident_memory_bytes`
+and `process_open_fds` are sums over them, too. A single process shows all `process_*` and `python_*` of its client
+library.
 
 A histogram has `_bucket` with `le`, `_sum` and `_count` behind its name. A series comes with its first event: a counter
 that is not there is 0. Names of requests, keys and sessions are never labels.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 
 import grpc
 
@@ -64,7 +65,7 @@ class App:
         config = self._config
         ops_listener = net.bind(config.ops_listen)
         registry = Registry("worker")
-        self._ops = OpsServer(ops_listener, self._readiness, lambda: self._render(registry))
+        self._ops = OpsServer(ops_listener, self._readiness, partial(self._scrape, registry))
         self._grpc = server(InternalToken(config.internal_token, config.internal_token_file))
         self.address = bind(self._grpc, config.listen)
         self.ops_address = net.shown(ops_listener)
@@ -170,6 +171,6 @@ class App:
             return Readiness("starting: the engine is loading its model")
         return Readiness(OK)
 
-    def _render(self, registry: Registry) -> bytes:
+    async def _scrape(self, registry: Registry, content_type: str) -> bytes:
         self.runtime.flush_metrics()
-        return registry.render()
+        return await registry.scrape(content_type)

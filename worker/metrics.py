@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from inferway.metrics import GAP_BUCKETS, Registry
+from inferway.metrics import GAP_BUCKETS, CappedLabel, Registry
 
 from .core.orphans import Orphans
 from .engine import Load
+
+# Adapters beyond these, in the order in which they come, are counted together.
+_MODELS = 500
 
 
 class WorkerMetrics:
@@ -19,6 +22,7 @@ class WorkerMetrics:
         self.cached_tokens: defaultdict[str, int] = defaultdict(int)
         self.completion_tokens: defaultdict[str, int] = defaultdict(int)
         self.outcomes: defaultdict[str, int] = defaultdict(int)
+        self._label = CappedLabel(_MODELS)
         counter, gauge = registry.counter, registry.gauge
         self._counters = (
             (counter("prompt_tokens", "Prompt tokens of choices that were admitted.", "model"), self.prompt_tokens),
@@ -46,7 +50,7 @@ class WorkerMetrics:
         """Hand everything to Prometheus; called at a scrape."""
         for counter, tally in self._counters:
             for label, count in tally.items():
-                counter.labels(label).inc(count)
+                counter.labels(self._label(label) if tally is not self.outcomes else label).inc(count)
             tally.clear()
         self._steps.flush()
         self._unsettled.set(orphans.num_unsettled)

@@ -11,14 +11,14 @@ from inferway import ops
 from ..middleware import Exchange, Routes
 
 
-def ops_routes(readiness: Callable[[], ops.Readiness], render: Callable[[], bytes]) -> Routes:
+def ops_routes(readiness: Callable[[], ops.Readiness], scrape: ops.Scrape) -> Routes:
     async def health(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
         return ops.health_response()
 
     async def ready(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
         return ops.readiness_response(readiness())
 
-    async def metrics(_request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
-        return ops.metrics_response(render())
+    async def metrics(request: web.BaseRequest, _exchange: Exchange) -> web.StreamResponse:
+        return await ops.metrics_response(request, scrape)
 
     return {"/health": {"GET": health}, "/health/ready": {"GET": ready}, "/metrics": {"GET": metrics}}

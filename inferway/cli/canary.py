@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -51,8 +54,8 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
     """Returns 0 when a token and the stream's regular end came in time, 1 when not, 2 for a wrong command line."""
     url, rest = subject_first(argv)
     config = load_or_exit(ProbeConfig, "probe", environ, rest, prog=_PROG)
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = _url(url)
+    if parts is None:
         print(f"probe: a URL http://HOST:PORT or https:// is needed, before all flags: {_PROG}", file=sys.stderr)
         return 2
     result = Result(url, config.model)
@@ -62,8 +65,10 @@ def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
         result.ok = True
     except _Failed as failure:
         result.reason = str(failure)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
         result.reason = f"{type(error).__name__}: {error}"
+    if not result.ok and time.monotonic() - began >= config.timeout_s:
+        result.reason = f"not done after {config.timeout_s:g} s"
     result.total_ms = _ms_since(began)
     print(json.dumps(asdict(result)))
     return 0 if result.ok else 1
@@ -76,24 +81,38 @@ class _Probe:
     result: Result
     began: float
     _open: list[http.client.HTTPConnection] = field(default_factory=list)
+    # A connection forgets its socket when an answer lasts to its end.
+    _sockets: list[socket.socket] = field(default_factory=list)
 
     def run(self) -> None:
-        """Fills in the result. Raises _Failed, OSError and HTTPException."""
+        """Fills in the result. Raises _Failed, OSError, HTTPException and UnicodeError."""
+        # A timeout of a socket begins anew with each byte that comes.
+        limit = threading.Timer(self.config.timeout_s, self._break_off)
+        limit.daemon = True
+        limit.start()
         try:
             if not self.result.model:
                 self.result.model = self._first_model()
             self._stream()
         finally:
+            limit.cancel()
             for connection in self._open:
                 connection.close()
+
+    def _break_off(self) -> None:
+        for open_socket in (*self._sockets, *(connection.sock for connection in self._open)):
+            if open_socket is not None:
+                with suppress(OSError):
+                    open_socket.shutdown(socket.SHUT_RDWR)
 
     def _first_model(self) -> str:
         response = self._ask("GET", "/v1/models")
         body = _parsed(response.read(_MAX_LINE_BYTES))
-        models = body.get("data") if response.status == 200 else None
-        if not models:
-            raise _Failed(_refusal(response.status, body) if response.status != 200 else "no model can be asked for")
-        return str(models[0]["id"])
+        if response.status != 200:
+            raise _Failed(_refusal(response.status, body))
+        for model in _mappings(body.get("data")):
+            return str(model.get("id"))
+        raise _Failed("no model can be asked for")
 
     def _stream(self) -> None:
         ask = {
@@ -117,10 +136,11 @@ class _Probe:
             event = _parsed(data)
             if "error" in event:
                 raise _Failed(_refusal(200, event))
-            usage = event.get("usage") or {}
+            (usage,) = _mappings([event.get("usage")]) or [{}]
             if self.result.ttft_ms is None and (_has_text(event) or usage):
                 self.result.ttft_ms = _ms_since(self.began)
-            tokens = max(tokens, int(_has_text(event)), usage.get("completion_tokens", 0))
+            counted = usage.get("completion_tokens")
+            tokens = max(tokens, int(_has_text(event)), counted if isinstance(counted, int) else 0)
         raise _Failed("the stream broke off")
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -132,13 +152,17 @@ class _Probe:
 
     def _ask(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
         headers = {"Content-Type": "application/json", "User-Agent": "inferway-probe"}
-        if self.config.key:
-            headers["Authorization"] = f"Bearer {self.config.key!s}"
+        key = str(self.config.key).strip()
+        if not (key.isascii() and key.isprintable()):
+            raise _Failed("the key is no text for a header")  # the error of http.client would show it
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         connection = self._connection()
         self._open.append(connection)
         connection.request(
             method, self.parts.path.rstrip("/") + path, json.dumps(body) if body is not None else None, headers
         )
+        self._sockets.append(connection.sock)
         return connection.getresponse()
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -155,8 +179,23 @@ class _Probe:
         return left_s
 
 
+def _url(text: str) -> SplitResult | None:
+    """None for what is no URL that can be asked."""
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_one else None
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list, whatever the server has sent instead of one."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def _has_text(event: Mapping[str, Any]) -> bool:
-    deltas = [choice.get("delta", {}) for choice in event.get("choices", [])]
+    deltas = _mappings([choice.get("delta") for choice in _mappings(event.get("choices"))])
     return any(delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls") for delta in deltas)
 
 

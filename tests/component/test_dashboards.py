@@ -10,13 +10,22 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.metrics_page import services
-from tests.support.prometheus import OF_REDIS, alerts, dashboards, needs_promtool, promtool, rules, shown
+from tests.support.prometheus import (
+    OF_REDIS,
+    Shown,
+    alerts,
+    dashboards,
+    declared,
+    labels_of,
+    needs_promtool,
+    promtool,
+    rules,
+    shown,
+)
 
-DECLARED = {metric.name: metric.kind for metrics in services().values() for metric in metrics}
-SERIES = {name for name, kind in DECLARED.items() if kind != "histogram"} | {
-    f"{name}_{part}" for name, kind in DECLARED.items() if kind == "histogram" for part in ("bucket", "sum", "count")
-}
+SERIES = declared()
+# Prometheus puts these to every series.
+OF_SCRAPES = {"instance", "job"}
 
 
 @needs_promtool
@@ -40,7 +49,23 @@ def test_metrics_are_there(expr: str) -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     names = re.findall(r"\binferway[:_][a-z0-9_:]+", expr)
     assert names
-    assert set(names) <= SERIES | recorded
+    assert set(names) <= SERIES.keys() | recorded
+
+
+@pytest.mark.parametrize("expr", {*(one.expr for one in shown()), *(rule["expr"] for rule in rules())})
+def test_labels_are_there(expr: str) -> None:
+    """Every label that a metric is selected or summed by is one that it is declared with."""
+    for name, label in labels_of(expr):
+        if name.startswith("inferway:"):
+            continue
+        assert label in SERIES[name] | OF_SCRAPES, (name, label)
+
+
+@pytest.mark.parametrize("one", shown(), ids=lambda one: f"{one.dashboard}: {one.panel}")
+def test_legends(one: Shown) -> None:
+    """A legend names labels that are left when the query has summed."""
+    kept = {label for _, label in labels_of(one.expr)}
+    assert set(re.findall(r"\{\{(\w+)\}\}", one.legend)) <= kept
 
 
 def test_the_parts_are_shown() -> None:

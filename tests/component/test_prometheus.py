@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -14,15 +13,16 @@ import pytest
 
 from tests.support.client import send
 from tests.support.processes import Mesh
-from tests.support.prometheus import OF_REDIS, Prometheus, needs_prometheus, shown
+from tests.support.prometheus import Prometheus, needs_prometheus, rules, runbook_section, selectors, shown
+from tests.support.tenants import bearer, tenants_file
+from tests.support.valkey import Valkey
 from tests.support.waiting import until
 
 pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(400)]
 
 CHAT = "POST /v1/chat/completions"
-KEY = "sk-panel"
 ASK = {"model": "m-text", "messages": [{"role": "user", "content": "say something long " * 40}]}
-HEADERS = {"Authorization": f"Bearer {KEY}"}
+SCRIPTS = {"broken": [{"grpc_error": {"code": "INTERNAL", "details": "broken inside"}}]}
 
 
 class Observed(NamedTuple):
@@ -34,10 +34,18 @@ class Observed(NamedTuple):
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     folder = tmp_path_factory.mktemp("prometheus")
-    tenants = folder / "tenants.yaml"
-    digest = hashlib.sha256(KEY.encode()).hexdigest()
-    tenants.write_text(json.dumps({"tenants": {"research": {"keys": {"anna": {"sha256": digest}}}}}))
-    with Mesh(gateway_args=["--tenants", str(tenants)]) as mesh:
+    scripts = folder / "scripts.json"
+    scripts.write_text(json.dumps(SCRIPTS))
+    tenants = tenants_file(
+        folder, research={"quota": {"tokens_per_day": 10**9}}, limited={"quota": {"requests_per_minute": 1}}
+    )
+    with (
+        Valkey() as redis,
+        Mesh(
+            workers=[["--engine", "scripted", "--scripts", str(scripts)]],
+            gateway_args=["--tenants", str(tenants), "--redis", redis.url, "--spool-dir", str(folder)],
+        ) as mesh,
+    ):
         targets = {
             "gateway": [mesh.gateway.address],
             "router": [router.ops_address for router in mesh.routers],
@@ -48,17 +56,36 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
 
 
 async def test_every_panel_has_data(observed: Observed) -> None:
-    """After some requests there is nothing on any dashboard that is empty, but for what comes with Redis."""
+    """After some requests, one of them over its quota, there is nothing on any dashboard that is empty."""
     mesh, prometheus, _ = observed
-    missing = [one for one in shown() if not OF_REDIS.search(one.expr)]
+    missing = shown()
     assert missing
     deadline = time.monotonic() + 60
     while missing:
         assert time.monotonic() < deadline, "\n".join(map(str, missing))
         for body in (ASK, {**ASK, "stream": True}):
-            assert (await send(mesh.gateway.address, CHAT, body=body, headers=HEADERS)).status == 200
+            assert (await send(mesh.gateway.address, CHAT, body=body, headers=bearer("research"))).status == 200
+        await send(mesh.gateway.address, CHAT, body=ASK, headers=bearer("limited"))
         await asyncio.sleep(1)
         missing = [one for one in missing if not _has_data(prometheus, one.expr)]
+
+
+async def test_alerts_have_something_to_look_at(observed: Observed) -> None:
+    """Every series that a rule or an alert selects is there once something has failed: none is blind for its name."""
+    mesh, prometheus, _ = observed
+    failed = await send(
+        mesh.gateway.address, CHAT, body=ASK, request_id="broken.1", headers=bearer("research"), timeout_s=30
+    )
+    assert failed.status >= 500
+    missing = {found for rule in rules() for found in selectors(rule["expr"])}
+    assert len(missing) > 20
+
+    def all_are_there() -> bool:
+        nonlocal missing
+        missing = {one for one in missing if not prometheus.query(one)}
+        return not missing
+
+    await until(all_are_there, 30, "all of them have been scraped")
 
 
 async def test_alerts_fire(observed: Observed) -> None:
@@ -70,6 +97,11 @@ async def test_alerts_fire(observed: Observed) -> None:
     await until(lambda: prometheus.firing() == {"InferwaySettingsRefused"}, 60, "the mistake in the file is told")
     mesh.workers[0].kill()
     await until(lambda: "InferwayModelWithoutWorkers" in prometheus.firing(), 150, "the lack of a worker is told")
+    told = prometheus.alerts("InferwayModelWithoutWorkers")
+    assert "m-text" in {alert["labels"]["model"] for alert in told}
+    for alert in told:
+        assert alert["labels"]["model"] in alert["annotations"]["summary"]
+        assert "`InferwayModelWithoutWorkers`" in runbook_section(alert["annotations"]["runbook"])
 
 
 def _has_data(prometheus: Prometheus, expr: str) -> bool:

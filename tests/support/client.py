@@ -77,10 +77,11 @@ async def send(
     request_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
+    unpack: bool = True,
 ) -> Answer:
     """One request, "POST /path", on a connection of its own; `body` is sent as JSON, `raw` as it is.
 
-    A CIMultiDict of `headers` may have one twice.
+    A CIMultiDict of `headers` may have one twice. Without `unpack` the answer's body stays compressed as it came.
     """
     method, path = http.split(" ", 1)
     data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
@@ -89,7 +90,9 @@ async def send(
     if request_id is not None:
         sent["X-Request-Id"] = request_id
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), max_field_size=65536) as session,
+        aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout_s), max_field_size=65536, auto_decompress=unpack
+        ) as session,
         session.request(
             method, f"http://{address}{path}", data=io.BytesIO(data) if data else None, headers=sent
         ) as response,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from scripts.metrics_page import services
 from tests.support.probes import http_json, http_text
 from tests.support.waiting import wait_until
 
@@ -46,12 +47,44 @@ def promtool(*args: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, timeout=60)
 
 
+def promtool_check(page: bytes) -> subprocess.CompletedProcess[bytes]:
+    """`promtool check metrics` on a page."""
+    return subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=60)
+
+
+_SELECTOR = re.compile(r"\binferway[:_][a-z0-9_:]+(?:\{[^}]*\})?")
+_AGGREGATED = re.compile(rf"\bby \(([^)]*)\) \(.*?({_SELECTOR.pattern})")
+
+
+def selectors(expr: str) -> set[str]:
+    """What an expression reads: names of metrics, with the labels that it asks of them."""
+    return set(_SELECTOR.findall(expr))
+
+
+def labels_of(expr: str) -> set[tuple[str, str]]:
+    """Each metric with each label that an expression asks of it, to select by or to keep."""
+    read = [(one.partition("{")[0], one.partition("{")[2]) for one in selectors(expr)]
+    found = {(name, label) for name, said in read for label in re.findall(r"(\w+)\s*[=!]", said)}
+    for labels, selector in _AGGREGATED.findall(expr):
+        found |= {(selector.partition("{")[0], label.strip()) for label in labels.split(",") if label.strip()}
+    return found
+
+
+def runbook_section(link: str) -> str:
+    """The text below the heading that the annotation of an alert leads to; empty where there is none."""
+    page, _, anchor = link.partition("#")
+    sections = re.split(r"^## ", (CHECKOUT / page).read_text(), flags=re.M)[1:]
+    found = {re.sub(r"[^a-z0-9 -]", "", one.splitlines()[0].lower()).replace(" ", "-"): one for one in sections}
+    return found.get(anchor, "")
+
+
 class Shown(NamedTuple):
     """A query of a panel, with the variables replaced by what they are at first: everything."""
 
     dashboard: str
     panel: str
     expr: str
+    legend: str
 
 
 def dashboards() -> dict[str, Any]:
@@ -61,11 +94,22 @@ def dashboards() -> dict[str, Any]:
 def shown() -> list[Shown]:
     """Every query of every dashboard."""
     return [
-        Shown(name, panel["title"], re.sub(r"\$\w+", ".*", target["expr"]))
+        Shown(name, panel["title"], re.sub(r"\$\w+", ".*", target["expr"]), target["legendFormat"])
         for name, dashboard in dashboards().items()
         for panel in dashboard["panels"]
         for target in panel.get("targets", ())
     ]
+
+
+def declared() -> dict[str, set[str]]:
+    """The labels of every series that a service can have, by its name."""
+    found: dict[str, set[str]] = {}
+    for metrics in services().values():
+        for metric in metrics:
+            parts = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+            for part in parts:
+                found[metric.name + part] = set(metric.labels) | ({"le"} if part == "_bucket" else set())
+    return found
 
 
 class Prometheus:
@@ -123,6 +167,11 @@ class Prometheus:
         assert status == 200, body
         result: list[Any] = body["data"]["result"]
         return result
+
+    def alerts(self, name: str) -> list[Any]:
+        """An alert as it would be sent on, once for each set of labels."""
+        _, body = http_json(f"http://{self.address}/api/v1/alerts")
+        return [alert for alert in body["data"]["alerts"] if alert["labels"]["alertname"] == name]
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire now."""

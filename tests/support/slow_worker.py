@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc.aio
@@ -15,8 +15,10 @@ class Relay(grpc.GenericRpcHandler):
     Used with `async with`. All calls are passed on as streams of bytes: a single message is a stream of one.
     """
 
-    def __init__(self, target: str, method: str) -> None:
+    def __init__(self, target: str, method: str = "", change: Callable[[str, str, bytes], bytes] | None = None) -> None:
+        """`change` gets every message with the name of its method and whether it is "asked" or "said"."""
         self._target, self._method = target, method
+        self._change = change or (lambda _name, _side, message: message)
         self.release = asyncio.Event()
         # How many of those calls have come.
         self.held = 0
@@ -42,7 +44,11 @@ class Relay(grpc.GenericRpcHandler):
                 self.held += 1
                 await self.release.wait()
             metadata = [pair for pair in context.invocation_metadata() if not pair[0].startswith(("user-agent", ":"))]
-            async for message in self._channel.stream_stream(name)(messages, metadata=metadata):
-                yield message
+            asked = (self._change(name, "asked", message) async for message in messages)
+            call = self._channel.stream_stream(name)(asked, metadata=metadata)
+            await call.initial_metadata()
+            await context.send_initial_metadata(())
+            async for message in call:
+                yield self._change(name, "said", message)
 
         return grpc.stream_stream_rpc_method_handler(pass_on)

@@ -89,13 +89,38 @@ class Valkey:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def with_args(self, *args: str) -> Iterator[None]:
+        """Run for once with further options, which go before its own."""
+        own = self._args
+        self._args = [*own, *args]
+        try:
+            self.start()
+            yield
+            self.stop()
+        finally:
+            self._args = own
+
+    def call_as(self, password: str, *words: str | int) -> bytes:
+        """The same with a password; the refusal of the password is the answer then."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(self._text("AUTH", password))
+            said = connection.recv(1 << 16)
+            if not said.startswith(b"+OK"):
+                return said
+            connection.sendall(self._text(*words))
+            return connection.recv(1 << 16)
+
     def call(self, *words: str | int) -> bytes:
         """The answer to one command as the server sent it, over a connection of its own. Raises OSError."""
-        parts = [str(word).encode() for word in words]
-        text = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-            connection.sendall(text)
+            connection.sendall(self._text(*words))
             return connection.recv(1 << 16)
+
+    @staticmethod
+    def _text(*words: str | int) -> bytes:
+        parts = [str(word).encode() for word in words]
+        return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
     def log_text(self) -> str:
         return (self.folder / "log").read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway import VERSION
+from inferway import REVISION, VERSION
 from inferway.metrics import OTHER, CappedLabel, Described, Registry
 from scripts.metrics_page import LABELS, services
 
@@ -40,7 +40,8 @@ def test_build_info(service: str) -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["version"] == VERSION
     page = Registry(service).render().decode()
-    assert re.search(rf'^inferway_{service}_build_info\{{python="3[^"]+",version="{VERSION}"\}} 1\.0$', page, re.M)
+    labels = rf'python="3[^"]+",revision="{REVISION}",version="{VERSION}"'
+    assert re.search(rf"^inferway_{service}_build_info\{{{labels}\}} 1\.0$", page, re.M)
 
 
 def test_families_are_made_anew() -> None:
