@@ -36,6 +36,10 @@ ENV PATH=/opt/venv/bin:$PATH \
     INFERWAY_GATEWAY_LISTEN=0.0.0.0:8000
 EXPOSE 8000
 
+# What metrics call the revision; last, since it differs from build to build.
+ARG REVISION=
+ENV INFERWAY_REVISION=${REVISION}
+
 # Drains. The grace period must be longer than --drain-delay-s and --drain-limit-s together.
 STOPSIGNAL SIGTERM
 

@@ -44,6 +44,10 @@ ENV PATH=/opt/venv/bin:$PATH \
     INFERWAY_WORKER_OPS_LISTEN=0.0.0.0:9101
 EXPOSE 50051 9101
 
+# What metrics call the revision; last, since it differs from build to build.
+ARG REVISION=
+ENV INFERWAY_REVISION=${REVISION}
+
 # Drains. The grace period must be longer than --drain-delay-s and --drain-limit-s together.
 STOPSIGNAL SIGTERM
 

@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 docker=${DOCKER:-docker}
+revision=$(git rev-parse --short=12 HEAD 2>/dev/null || true)
 version=$(sed -n 's/^appVersion: //p' helm/inferway/Chart.yaml)
 folder=docker/pip
 
@@ -41,7 +42,8 @@ for one in "$@"; do
     image=inferway-${one%-cpu}:$version
     started=$(date +%s%N)
     # shellcheck disable=SC2086
-    if ! "$docker" build ${BUILD_FLAGS:-} --file "docker/$one.Dockerfile" --tag "$image" . >"$log" 2>&1; then
+    if ! "$docker" build ${BUILD_FLAGS:-} --build-arg "REVISION=$revision" \
+        --file "docker/$one.Dockerfile" --tag "$image" . >"$log" 2>&1; then
         tail -n 30 "$log" >&2
         echo "build_images: docker/$one.Dockerfile could not be built: the lines above say why." >&2
         exit 1
