@@ -11,7 +11,7 @@ from tests.support.asleep import asleep
 from tests.support.client import send
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 async def test_requests_wait_for_the_first_worker(tmp_path: Path) -> None:

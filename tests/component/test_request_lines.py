@@ -160,6 +160,7 @@ async def _begin(mesh: Mesh) -> asyncio.StreamWriter:
     return writer
 
 
+@pytest.mark.slow
 async def test_a_body_that_does_not_come(mesh: Mesh) -> None:
     """408 after the time for a body, and 499 for a client that leaves in the middle of it."""
     line = Line(mesh)
@@ -189,6 +190,7 @@ async def _stream(mesh: Mesh, script: str) -> EventStream:
     return await EventStream.open(mesh.gateway.address, {**ASK, "stream": True}, headers=headers)
 
 
+@pytest.mark.slow
 async def test_streams_that_end_early(mesh: Mesh) -> None:
     """Left in the queue, too long in it, left in the middle, not read, and cut as the worker dies."""
     running = [await _stream(mesh, "slow") for _ in range(2)]
