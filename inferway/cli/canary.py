@@ -26,10 +26,13 @@ _MAX_LINE_BYTES = 1 << 20
 class ProbeConfig:
     """Stream one token through the front door at URL, and print how that went as one line of JSON."""
 
-    model: str = option("", "model to ask for", default_text="the first of /v1/models")
+    model: str = option("", "model to ask for", default_text="the first of /v1/models that takes chats")
     key: Secret = option(Secret(""), "API key; better in the variable than in the flag")
     timeout_s: float = option(30.0, "time for all of it", unit="s", minimum=0.1)
     ca_file: str = option("", "CA certificates to check an https URL against", default_text="the system's")
+    certificate: str = option(
+        "", "the only certificate to accept from an https URL, whatever name it is for; without one --ca-file counts"
+    )
 
 
 @dataclass(slots=True)
@@ -48,6 +51,10 @@ class Result:
 
 class _Failed(Exception):
     """What was not as it should be."""
+
+
+class _TakesNoChats(_Failed):
+    """The request was refused as such: a model for embeddings does so."""
 
 
 def main(environ: Mapping[str, str], argv: Sequence[str]) -> int:
@@ -91,9 +98,7 @@ class _Probe:
         limit.daemon = True
         limit.start()
         try:
-            if not self.result.model:
-                self.result.model = self._first_model()
-            self._stream()
+            self._stream_of_first([self.config.model] if self.config.model else self._models())
         finally:
             limit.cancel()
             for connection in self._open:
@@ -105,14 +110,25 @@ class _Probe:
                 with suppress(OSError):
                     open_socket.shutdown(socket.SHUT_RDWR)
 
-    def _first_model(self) -> str:
+    def _stream_of_first(self, models: Sequence[str]) -> None:
+        """Of those that take chats."""
+        for model in models:
+            self.result.model = model
+            try:
+                self._stream()
+            except _TakesNoChats:
+                if model == models[-1]:
+                    raise
+            else:
+                return
+        raise _Failed("no model can be asked for")
+
+    def _models(self) -> list[str]:
         response = self._ask("GET", "/v1/models")
         body = _parsed(response.read(_MAX_LINE_BYTES))
         if response.status != 200:
             raise _Failed(_refusal(response.status, body))
-        for model in _mappings(body.get("data")):
-            return str(model.get("id"))
-        raise _Failed("no model can be asked for")
+        return [str(model.get("id")) for model in _mappings(body.get("data"))]
 
     def _stream(self) -> None:
         ask = {
@@ -126,7 +142,8 @@ class _Probe:
         self.result.status = response.status
         self.result.request_id = response.headers.get("x-request-id", "")
         if response.status != 200:
-            raise _Failed(_refusal(response.status, _parsed(response.read(_MAX_LINE_BYTES))))
+            failure = _TakesNoChats if response.status == 400 else _Failed
+            raise failure(_refusal(response.status, _parsed(response.read(_MAX_LINE_BYTES))))
         tokens = 0
         for data in self._events(response):
             if data == b"[DONE]":
@@ -169,7 +186,10 @@ class _Probe:
         host, port = self.parts.hostname or "", self.parts.port
         if self.parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=self._left_s())
-        context = ssl.create_default_context(cafile=self.config.ca_file or None)
+        context = ssl.create_default_context(cafile=self.config.certificate or self.config.ca_file or None)
+        if self.config.certificate:
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return http.client.HTTPSConnection(host, port, timeout=self._left_s(), context=context)
 
     def _left_s(self) -> float:

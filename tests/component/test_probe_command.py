@@ -165,7 +165,8 @@ async def test_tls(trusts: bool, capsys: pytest.CaptureFixture[str], tmp_path: P
     """A certificate that it is not told to trust, or of another name, is status 1; what it trusts serves."""
     authority, stranger = trustme.CA(), trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
+    served = authority.issue_cert("localhost")
+    served.configure_cert(context)
     ca_file = tmp_path / "ca.pem"
     (authority if trusts else stranger).cert_pem.write_to_path(str(ca_file))
 
@@ -190,6 +191,34 @@ async def test_tls(trusts: bool, capsys: pytest.CaptureFixture[str], tmp_path: P
             assert result["reason"].startswith("SSLCertVerificationError: ")
         status = await asyncio.to_thread(canary.main, {}, [f"https://127.0.0.1:{port}", *flags])
         assert (status, json.loads(capsys.readouterr().out)["ok"]) == (1, False)
+        # The certificate itself, whose name is another one: as inside a cluster.
+        only = tmp_path / "only.pem"
+        (served if trusts else stranger.issue_cert("127.0.0.1")).cert_chain_pems[0].write_to_path(str(only))
+        flags = ["--model", "m", "--certificate", str(only)]
+        status = await asyncio.to_thread(canary.main, {}, [f"https://127.0.0.1:{port}", *flags])
+        assert (status, json.loads(capsys.readouterr().out)["ok"]) == ((0, True) if trusts else (1, False))
+
+
+async def test_models_that_take_no_chats_are_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """One for embeddings may be listed first; one that was named is the one that counts."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET "):
+            writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"data": [{"id": "vectors"}, {"id": "talks"}]}')
+        else:
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+            model = json.loads(await reader.readexactly(length))["model"]
+            no = REFUSED % (400, b"unsupported_value", b"No chats.")
+            writer.write(HEAD + TOKEN + b"data: [DONE]\n\n" if model == "talks" else no)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        for flags, status, model in (([], 0, "talks"), (["--model", "vectors"], 1, "vectors")):
+            assert await asyncio.to_thread(canary.main, {}, [url, *flags]) == status
+            assert json.loads(capsys.readouterr().out)["model"] == model
 
 
 async def test_a_key_that_cannot_be_sent(mesh: Mesh) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from inferway.cli.ports import free_ports
 from tests.cases.support import first_event
-from tests.support.chart import CHART
+from tests.support.chart import CHART, variables, with_values
 from tests.support.fronts import Front, need
-from tests.support.processes import Mesh
+from tests.support.processes import ROOT, Mesh
 from tests.support.raw_client import EventStream
 
 _SCRIPTS = """
@@ -25,27 +25,23 @@ WAIT:
 """
 
 
-def _probe(url: str, **environ: str) -> tuple[int, dict[str, object]]:
-    command = [sys.executable, str(CHART / "files" / "stream_completion.py")]
-    environment = {"PROBE_URL": url, "PROBE_TIMEOUT_S": "20", **environ}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return result.returncode, json.loads(result.stdout)
-
-
 def test_the_probe_streams_a_completion() -> None:
-    """It finds a model by itself, tells what it saw, and fails where there is no completion."""
+    """The command of the rendered pods, with their variables, against a mesh that listens where the front would."""
+    rendered = with_values({"probe": {"cronJob": {"enabled": True}}})
+    probes = [container for _, container, _ in rendered.containers() if container["name"] == "probe"]
+    assert len(probes) == 2  # helm test, and the CronJob
     with Mesh() as mesh:
-        status, said = _probe(mesh.url(""))
-        assert (status, said["status"]) == (0, "ok"), said
-        assert isinstance(said["pieces"], int)
-        assert said["pieces"] >= 1
-        assert said["request_id"]
-        url = mesh.url("")
-        status, said = _probe(url, PROBE_MODEL="no-such-model")
-        assert (status, said["status"]) == (1, "failed")
-        assert str(said["reason"]).startswith("404")
-    status, said = _probe(url)
-    assert (status, said["status"]) == (1, "failed")
+        for probe in probes:
+            python, *command = probe["command"]
+            assert python == "python"
+            front = command.index("http://mesh-inferway-front:80")
+            command[front] = mesh.url("")
+            environment = {**os.environ, **variables(probe), "INFERWAY_PROBE_KEY": "sk-any"}
+            result = subprocess.run(
+                [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            )
+            said = json.loads(result.stdout)
+            assert (result.returncode, said["ok"], said["reason"]) == (0, True, "")
 
 
 async def test_envoy_is_drained(tmp_path: Path) -> None:

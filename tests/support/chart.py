@@ -70,7 +70,7 @@ _IN_A_SECRET = {
 def variables(container: Mapping[str, Any]) -> dict[str, str]:
     """Those of a Secret have a text that says so, or one that could be there."""
     return {
-        one["name"]: one.get("value") or _IN_A_SECRET.get(one["name"], f"from {one.get('valueFrom')}")
+        one["name"]: one["value"] if "value" in one else _IN_A_SECRET.get(one["name"], f"from {one['valueFrom']}")
         for one in container.get("env", [])
     }
 

@@ -8,20 +8,18 @@ containers:
     image: {{ include "inferway.image" (dict "root" . "image" .Values.gateway.image) }}
     imagePullPolicy: {{ .Values.gateway.image.pullPolicy }}
     {{- include "inferway.containerSecurity" . | nindent 4 }}
-    command: [python, /opt/probe/stream_completion.py]
+    command: [python, -m, inferway, probe, {{ include "inferway.frontUrl" . | quote }}]
     env:
-      - name: PROBE_URL
-        value: {{ include "inferway.frontUrl" . }}
-      - name: PROBE_MODEL
+      - name: INFERWAY_PROBE_MODEL
         value: {{ .Values.probe.model | quote }}
-      - name: PROBE_TIMEOUT_S
+      - name: INFERWAY_PROBE_TIMEOUT_S
         value: {{ .Values.probe.timeoutSeconds | quote }}
       {{- if .Values.front.tls.existingSecret }}
-      - name: PROBE_CERTIFICATE
+      - name: INFERWAY_PROBE_CERTIFICATE
         value: /etc/inferway/tls/tls.crt
       {{- end }}
       {{- with include "inferway.probeSecret" . }}
-      - name: PROBE_API_KEY
+      - name: INFERWAY_PROBE_KEY
         valueFrom:
           secretKeyRef:
             name: {{ . }}
@@ -33,20 +31,14 @@ containers:
         memory: 64Mi
       limits:
         memory: 128Mi
+    {{- if .Values.front.tls.existingSecret }}
     volumeMounts:
-      - name: probe
-        mountPath: /opt/probe
-        readOnly: true
-      {{- if .Values.front.tls.existingSecret }}
       - name: tls
         mountPath: /etc/inferway/tls
         readOnly: true
-      {{- end }}
+    {{- end }}
+{{- with .Values.front.tls.existingSecret }}
 volumes:
-  - name: probe
-    configMap:
-      name: {{ include "inferway.fullname" . }}-probe
-  {{- with .Values.front.tls.existingSecret }}
   - name: tls
     secret:
       secretName: {{ . }}
@@ -54,6 +46,6 @@ volumes:
       items:
         - key: tls.crt
           path: tls.crt
-  {{- end }}
+{{- end }}
 {{- include "inferway.placement" (dict "root" . "values" .Values.probe) }}
 {{- end -}}
