@@ -254,6 +254,9 @@ def _reply_mappers(config: FrontConfig) -> Iterator[dict[str, Any]]:
     answers = own_answers(config)
     yield _mapper(_has_flags("SI", "UT"), answers.timeout, keeps_status=False)
     yield _mapper(_has_flags(*_LOST_FLAGS), answers.lost, keeps_status=False)
+    # An upgrade to WebSocket, a body in an encoding that nobody knows: mistakes of callers, which must not be repeated.
+    for status in (403, 501):
+        yield _mapper(_status("EQ", status), answers.invalid, keeps_status=False)
     by_status: Sequence[tuple[int, OwnAnswer]] = (
         (404, answers.hidden),
         (408, answers.request_timeout),

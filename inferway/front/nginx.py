@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from inferway.front import settings
-from inferway.front.answers import HEALTH_BODY, JSON, OwnAnswer, own_answers
+from inferway.front.answers import HEALTH_BODY, JSON, SERVER, OwnAnswer, own_answers
 from inferway.front.settings import FrontConfig
 
 # Idle connections to gateways that each process keeps.
@@ -14,6 +14,10 @@ _POOL = 256
 # Beside two connections for each stream: listeners, probes, clients that wait.
 _SPARE_CONNECTIONS = 512
 _REQUEST_ID = "$inferway_request_id"
+_PATH = "$inferway_path"
+# Places for requests that may have no path of their own.
+_INVALID = "/.invalid"
+_HEADERS_TOO_LARGE = "/.headers_too_large"
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -66,6 +70,8 @@ def _http(config: FrontConfig) -> Iterator[str | Block]:
     yield from _access_log(config)
     well_formed = f"~^[{settings.REQUEST_ID_CHARS}]{{1,{settings.REQUEST_ID_MAX_CHARS}}}$"
     yield Block(f"map $http_x_request_id {_REQUEST_ID}", [f'"{well_formed}" $http_x_request_id', "default $request_id"])
+    # Of what was asked for, wherever the answer is from; without its query.
+    yield Block(f"map $request_uri {_PATH}", ['"~^(?<inferway_asked>[^?]*)" $inferway_asked', 'default ""'])
     # Of the last gateway that was tried: a time where it could be connected to, else "-" or nothing.
     yield Block("map $upstream_connect_time $inferway_unreachable", ['"~[0-9]$" ""', "default 1"])
     if not config.dns_server:
@@ -83,7 +89,7 @@ def _access_log(config: FrontConfig) -> Iterator[str]:
         "event": "request",
         "request_id": _REQUEST_ID,
         "method": "$request_method",
-        "path": "$uri",
+        "path": _PATH,
         "protocol": "$server_protocol",
         "gateway": "$upstream_addr",
         "first_byte_s": "$upstream_header_time",
@@ -115,6 +121,8 @@ def _upstream(config: FrontConfig) -> Iterator[str]:
 def _server(config: FrontConfig) -> Iterator[str | Block]:
     answers = own_answers(config)
     yield f"listen {config.listen}{' ssl http2' if config.tls else ''} backlog=1024"
+    # For a request without a host, as HTTP/1.0 may be: gateways want one.
+    yield f"server_name {SERVER}"
     if config.tls:
         yield f'ssl_certificate "{config.tls_cert}"'
         yield f'ssl_certificate_key "{config.tls_key}"'
@@ -132,11 +140,13 @@ def _server(config: FrontConfig) -> Iterator[str | Block]:
     yield "keepalive_requests 100000"
     yield f"add_header X-Request-Id {_REQUEST_ID} always"
     by_status = {
-        "@invalid": "400 405 411 416 495 496 497 505",
+        # Not named ones: what is no request line has no path, and nginx makes that an error of its own then.
+        _INVALID: "400 405 411 416 495 496 497 501 505",
+        "@hidden": "404",
         "@request_timeout": "408",
         "@body_too_large": "413",
-        "@headers_too_large": "414 431 494",
-        "@fault": "500 501",
+        _HEADERS_TOO_LARGE: "414 431 494",
+        "@fault": "500",
         "@lost": "502",
         "@unreachable": "503",
         "@timeout": "504",
@@ -152,11 +162,13 @@ def _server(config: FrontConfig) -> Iterator[str | Block]:
     yield Block(f"location = {settings.HEALTH_PATH}", [f"return 200 '{HEALTH_BODY}'"])
     yield Block(f"location {settings.PASSED_PREFIX}", [f"proxy_pass http://{target}"])
     yield from (Block(f"location = {path}", [f"proxy_pass http://{target}"]) for path in settings.PASSED_PATHS)
-    yield Block("location /", _says(answers.hidden))
-    yield Block("location @invalid", _says(answers.invalid))
+    yield from (Block(f"location {place}", _says(answers.hidden)) for place in ("/", "@hidden"))
+    # Without it nginx would send callers from the path without its slash to that with it, in HTML.
+    yield Block(f"location = {settings.PASSED_PREFIX.rstrip('/')}", _says(answers.hidden))
+    yield Block(f"location = {_INVALID}", ["internal", *_says(answers.invalid)])
     yield Block("location @request_timeout", _says(answers.request_timeout))
     yield Block("location @body_too_large", _says(answers.body_too_large))
-    yield Block("location @headers_too_large", _says(answers.headers_too_large))
+    yield Block(f"location = {_HEADERS_TOO_LARGE}", ["internal", *_says(answers.headers_too_large)])
     yield Block("location @fault", _says(answers.fault))
     if_unreachable = Block("if ($inferway_unreachable)", _says(answers.unreachable))
     yield Block("location @lost", [if_unreachable, *_says(answers.lost)])

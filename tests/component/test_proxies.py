@@ -173,7 +173,7 @@ async def test_ids_and_trace_context_arrive(proxy: Proxy, setup: Setup) -> None:
 
 
 INSIDE = """
-    /metrics /health/ready / /admin/keys /stats /nginx_status //metrics
+    /metrics /health/ready / /v1 /.invalid /admin/keys /stats /nginx_status //metrics
     /v1/../metrics /v1/%2e%2e/metrics /v1/..%2fmetrics /v1/./../health/ready
 """
 
@@ -182,15 +182,59 @@ INSIDE = """
 @pytest.mark.parametrize("path", INSIDE.split())
 async def test_what_is_inside_stays_there(proxy: Proxy, path: str, setup: Setup) -> None:
     """Metrics, readiness and whatever else is not named are a 404 in OpenAI's shape, however they are spelled."""
-    host, _, port = setup.fronts[proxy].address.rpartition(":")
+    status, error = await say_raw(setup.fronts[proxy], f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert (status, error["code"]) == (404, "unknown_url")
+
+
+async def say_raw(front: Front, text: str) -> tuple[int, Any]:
+    """The status and the error of what is answered to these bytes, which is of OpenAI's shape."""
+    host, _, port = front.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    writer.write(text.encode())
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head.startswith(b"http/1.1 404 "), head
-    assert b"content-type: application/json" in head
+    assert b"content-type: application/json" in head, head
     length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
-    assert json.loads(await reader.readexactly(length))["error"]["code"] == "unknown_url"
+    body = json.loads(await reader.readexactly(length))
     writer.close()
+    return int(head.split(b" ")[1]), body.get("error")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "garbage\r\n\r\n",
+        "OPTIONS nowhere HTTP/1.1\r\nHost: here\r\n\r\n",
+        "POST /v1/models HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: br, chunked\r\n\r\n0\r\n\r\n",
+        "GET /v1/models%00 HTTP/1.1\r\nHost: here\r\n\r\n",
+        "POST /v1/models HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+@each_proxy
+async def test_what_is_not_http_is_the_callers_mistake(proxy: Proxy, text: str, setup: Setup) -> None:
+    """Whatever part of it is wrong, it is a 400 in OpenAI's shape, which no client repeats."""
+    status, error = await say_raw(setup.fronts[proxy], text)
+    assert (status, error["type"], error["code"]) == (400, "invalid_request_error", None)
+
+
+@each_proxy
+async def test_a_request_line_without_end(proxy: Proxy, setup: Setup) -> None:
+    """One above the limit of headers is told as such, though nothing of it has been understood."""
+    status, error = await say_raw(setup.fronts[proxy], f"GET /v1/models?{'a' * 20000} HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert (status, error["code"]) == (431, "headers_too_large")
+
+
+@each_proxy
+async def test_a_websocket_is_refused(proxy: Proxy, setup: Setup) -> None:
+    """An attempt is told in OpenAI's shape that there is none."""
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    status, error = await say_raw(setup.fronts[proxy], f"GET /v1/realtime HTTP/1.1\r\nHost: here\r\n{upgrade}\r\n")
+    assert (status, error["type"]) in ((400, "invalid_request_error"), (404, "invalid_request_error"))
+
+
+@each_proxy
+async def test_http_1_0_without_a_host(proxy: Proxy, setup: Setup) -> None:
+    """Some probes speak nothing newer, and need not name one."""
+    assert await say_raw(setup.fronts[proxy], "GET /v1/models HTTP/1.0\r\n\r\n") == (200, None)
 
 
 @each_proxy
