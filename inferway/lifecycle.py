@@ -28,7 +28,8 @@ class StopSignals:
     def listen(self) -> None:
         """Let the first SIGTERM or SIGINT of this process set `stop` and the second `stop_now`.
 
-        A third has its default effect: nothing that hangs while it closes can hold the process.
+        A third has its default effect: nothing that hangs while it closes can hold the process. SIGHUP, the end of a
+        terminal or what some send to have files read again, sets `stop`, unless it is ignored (nohup).
         """
         loop = asyncio.get_running_loop()
 
@@ -43,6 +44,15 @@ class StopSignals:
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, on_signal)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self.stop.set)
+
+    def end(self) -> None:
+        """Ignore them from now on: what has closed has its exit status, which none that comes late may change."""
+        loop = asyncio.get_running_loop()
+        for number in (*_SIGNALS, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 def end_if_cancelled() -> None:

@@ -1,6 +1,6 @@
 """The shell of every service process: `python -m SERVICE` from its flags to its exit status.
 
-0   it was asked to stop (SIGTERM, SIGINT; twice to skip the drain)
+0   it was asked to stop (SIGTERM, SIGINT, SIGHUP; twice to skip the drain), be it while it started
 1   it failed while it ran: a supervisor should start it again
 2   it cannot start as it is configured; standard error says why, a line each mistake
 """
@@ -105,6 +105,7 @@ async def _run(service: str, build: Callable[[C], App], config: C) -> int:
         return await app.serve(signals)
     finally:
         await app.close()
+        signals.end()
 
 
 def _has_token(config: ServiceConfig) -> bool:

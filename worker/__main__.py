@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from inferway.service import main
-
-from .app import App
-from .config import Config
+from inferway.early_stop import end_when_told
 
 if __name__ == "__main__":
+    end_when_told()
+    # What takes long to import comes after it.
+    from inferway.service import main
+
+    from .app import App
+    from .config import Config
+
     sys.exit(main("worker", Config, App, listeners=("listen", "ops_listen")))

@@ -18,6 +18,7 @@ from tests.support.processes import ROOT, Process, start_worker
 from tests.support.waiting import wait_until
 
 LIMIT_S = 20.0
+ROUTER = ("--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--workers", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,43 @@ def test_no_child_outlives_its_parent() -> None:
             assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals a process handles")
+@pytest.mark.parametrize("module", ["gateway", "router", "worker"])
+def test_told_to_stop_while_it_starts(module: str) -> None:
+    """It ends at once with 0: the first process of a container would else not hear of it, and be killed in the end."""
+    with Process(module, wait=False) as process:
+        wait_until(lambda: _signals(process.pid, "SigCgt") >> (signal.SIGTERM - 1) & 1, LIMIT_S, "Python has started")
+        assert process.stop() == 0
+        assert process.log_text() == ""
+
+
+def test_told_to_stop_when_it_has() -> None:
+    """A signal that comes after all is closed does not change the exit status."""
+    with Process("router", *ROUTER) as router:
+        router.popen.send_signal(signal.SIGTERM)
+        router.wait_for_event("closed")
+        while router.popen.poll() is None:
+            router.popen.send_signal(signal.SIGTERM)
+        assert router.popen.returncode == 0
+
+
+def test_the_end_of_a_terminal_is_a_request_to_stop() -> None:
+    """SIGHUP, which some also send to have files read again, cuts nothing."""
+    with Process("router", *ROUTER) as router:
+        router.popen.send_signal(signal.SIGHUP)
+        assert router.popen.wait(LIMIT_S) == 0
+        assert router.events("draining")
+
+
+def _signals(pid: int, kind: str) -> int:
+    """The mask of signals that the system keeps of a process: those that it ignores (SigIgn) or handles (SigCgt)."""
+    return int(Path(f"/proc/{pid}/status").read_text().split(f"{kind}:")[1].split()[0], 16)
+
+
 def _ignore_ctrl_c(children: list[psutil.Process]) -> bool:
     """By the mask of ignored signals that the system keeps of a process."""
-    masks = [Path(f"/proc/{child.pid}/status").read_text().split("SigIgn:")[1].split()[0] for child in children]
-    return len(masks) == 2 and all(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+    masks = [_signals(child.pid, "SigIgn") for child in children]
+    return len(masks) == 2 and all(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
 
 
 async def test_a_model_that_nobody_has_yet_may_come() -> None:
