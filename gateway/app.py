@@ -232,7 +232,7 @@ class Gateway:
 
     async def _drain(self, stop_now: asyncio.Event) -> None:
         """Readiness goes at once; new requests are served through the delay, running ones up to the limit."""
-        self._draining = True
+        self._draining = self._front.leaving = True
         config = self._config
         in_flight = len(self._front.in_flight)
         logs.event(

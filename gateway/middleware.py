@@ -127,7 +127,9 @@ class Front:
         self._is_known_model = is_known_model
         self._close = close
         self._write_timeout_s = write_timeout_s
-        # After the drain delay: every answer closes its connection and inference is refused.
+        # In the drain delay: answers ask their clients to connect anew, where others may be in front of us by then.
+        self.leaving = False
+        # After it: every answer closes its connection and inference is refused.
         self.shutting_down = False
         self._turns = Turns(_STARTS_A_TURN)
         # Inference requests being answered.
@@ -202,7 +204,8 @@ class Front:
                 exchange.workers = worker_choice(request.headers, exchange.caller)
         response = await handler(request, exchange)
         exchange.task = None
-        if self.shutting_down:
+        # A stream that has begun without saying so goes on with its connection while that is served.
+        if self.shutting_down or (self.leaving and not response.prepared):
             response.force_close()
         if not response.prepared:
             response.headers.update(exchange.headers)
@@ -225,7 +228,7 @@ class Front:
     def _refuse(self, error: ApiError, exchange: Exchange) -> web.Response:
         response = error_response(error, exchange.request_id)
         response.headers.update(exchange.headers)
-        if self.shutting_down or error.reason in (Reason.PAYLOAD_TOO_LARGE, Reason.REQUEST_TIMEOUT):
+        if self.leaving or error.reason in (Reason.PAYLOAD_TOO_LARGE, Reason.REQUEST_TIMEOUT):
             response.force_close()
         return response
 

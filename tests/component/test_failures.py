@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 
@@ -333,6 +334,20 @@ async def test_sigterm_lets_streams_finish(scripts: str) -> None:
         await asyncio.wait_for(stream.done, 10)
         assert stream.text() == "ab"
         assert await asyncio.to_thread(mesh.gateway.popen.wait, 10) == 0
+
+
+async def test_kept_connections_are_given_up_before_they_are_closed(scripts: str) -> None:
+    """In the drain delay a request on one of them is served, and told not to use it again; so is a refusal."""
+    with Mesh(workers=[worker_args(scripts)], gateway_args=["--drain-delay-s", "3"]) as mesh:
+        async with httpx2.AsyncClient(base_url=mesh.url(), trust_env=False) as client:
+            for path, status in (("/v1/models", 200), ("/v1/nothing", 404)):
+                before = await client.get(path)
+                assert (before.status_code, before.headers.get("connection")) == (status, None)
+            mesh.gateway.popen.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(mesh.gateway.wait_for_event, "draining")
+            for path, status in (("/v1/models", 200), ("/v1/nothing", 404)):
+                asked = await client.get(path)
+                assert (asked.status_code, asked.headers.get("connection")) == (status, "close")
 
 
 async def test_the_drain_limit_cuts_with_an_error_event(scripts: str) -> None:
