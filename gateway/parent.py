@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from inferway import logs, metrics
 from inferway.grpc_util import InternalToken
 from inferway.lifecycle import StopSignals, follow_log_level, unless
-from inferway.service import STOPPED
+from inferway.service import CANNOT_START, STOPPED, CannotStart
 from inferway.tether import tethered
 
 from .admin.credentials import admin_credentials
@@ -51,32 +51,45 @@ class Parent:
         self._listener: socket.socket | None = None
         self._admin_listener: socket.socket | None = None
         self._children: set[asyncio.subprocess.Process] = set()
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._status = STOPPED
 
     async def listen(self) -> None:
-        """Raises CannotListen."""
+        """Raises CannotListen and CannotStart."""
+        try:
+            self._directory = tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-")
+        except OSError as error:
+            message = "--processes: their metrics need a folder for temporary files; name one with TMPDIR"
+            raise CannotStart(f"{message}: {error.strerror or error}") from error
         self._listener = open_listener(self._config)
         self._admin_listener = open_admin_listener(self._config)
         logs.event(log, "listening", **shown_addresses(self._listener, self._admin_listener))
 
     async def serve(self, signals: StopSignals) -> int:
-        """Keep the children alive until it is asked to stop; then let them drain."""
+        """Keep the children alive until it is asked to stop; then let them drain.
+
+        Ends by itself with CANNOT_START where a child cannot start, for a reason that it has told, and none serves.
+        """
         assert self._listener is not None, "listen first"
+        assert self._directory is not None, "listen first"
         inherited = {"--listen-fd": self._listener.fileno()}
         if self._admin_listener is not None:
             inherited["--admin-listen-fd"] = self._admin_listener.fileno()
         follow_log_level("gateway", self._config.log_level, also=self._tell_children)
-        with tempfile.TemporaryDirectory(prefix="inferway-gateway-metrics-") as directory:
-            environ = {**os.environ, **self._secrets, metrics.MULTIPROC_DIR: directory}
-            async with asyncio.TaskGroup() as group:
-                for slot in range(self._config.processes):
-                    group.create_task(self._keep(slot, inherited, environ, directory, signals))
+        directory = self._directory.name
+        environ = {**os.environ, **self._secrets, metrics.MULTIPROC_DIR: directory}
+        async with asyncio.TaskGroup() as group:
+            for slot in range(self._config.processes):
+                group.create_task(self._keep(slot, inherited, environ, directory, signals))
         logs.event(log, "closed")
-        return STOPPED
+        return self._status
 
     async def close(self) -> None:
         for listener in (self._listener, self._admin_listener):
             if listener is not None:
                 listener.close()
+        if self._directory is not None:
+            self._directory.cleanup()
 
     async def _keep(
         self,
@@ -106,6 +119,11 @@ class Parent:
             if not signals.stop.is_set():
                 status = child.returncode
                 logs.event(log, "process_died", pid=child.pid, exit_status=status, level=logging.WARNING)
+                if status == CANNOT_START and not self._children:
+                    # Whoever supervises this process is to see that it does not serve.
+                    self._status = CANNOT_START
+                    signals.stop.set()
+                    return
                 await unless(signals.stop, asyncio.sleep(_RESTART_S))
 
     def _tell_children(self, number: int) -> None:

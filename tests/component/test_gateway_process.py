@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from gateway.config import Config
+from gateway.parent import Parent
+from inferway.config import load
+from inferway.service import CannotStart
 from tests.support.client import send
 from tests.support.probes import http_json
 from tests.support.processes import ROOT, Process, start_worker
@@ -64,6 +70,43 @@ def test_children_have_the_secret_of_their_parent(tmp_path: Path) -> None:
         assert len(gateway.events("cache_secret_from_token_file")) == 1
         assert "before" not in gateway.log_text()
         assert gateway.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_parent_ends_when_no_child_can_start(tmp_path: Path) -> None:
+    """While one serves a broken file is waited out; with none left the status is 2, for its supervisor to see."""
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text("tenants: {}\n")
+    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", "--tenants", str(tenants))
+    with Process("gateway", *flags) as gateway:
+        parent = psutil.Process(gateway.pid)
+        url = f"http://{gateway.address}"
+        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
+        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+        tenants.write_text("tenants: 1\n")
+        first, second = parent.children()
+        first.kill()
+        wait_until(lambda: {2} <= {event["exit_status"] for event in gateway.events("process_died")}, LIMIT_S, "a try")
+        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
+        second.kill()
+        assert gateway.popen.wait(LIMIT_S) == 2
+        assert not any(map(psutil.Process.is_running, (first, second)))
+
+
+def test_several_processes_need_a_folder(tmp_path: Path) -> None:
+    """Where nothing can be written it is said in a sentence, before anything listens."""
+    with pytest.raises(CannotStart, match=r"--processes: .* name one with TMPDIR"):
+        asyncio.run(_listen_without_a_folder(tmp_path / "nowhere"))
+
+
+async def _listen_without_a_folder(missing: Path) -> None:
+    parent = Parent(load(Config, "gateway", {}, ["--listen", "127.0.0.1:0", "--processes", "2"]), [])
+    before, tempfile.tempdir = tempfile.tempdir, str(missing)
+    try:
+        await parent.listen()
+    finally:
+        tempfile.tempdir = before
+        await parent.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals a process ignores")
