@@ -78,6 +78,10 @@ class _Member:
     # What was last logged about it, so that a failure is told once and not at each attempt.
     trouble: str = ""
 
+    def stands_for(self, info: WorkerInfo) -> bool:
+        """Not so once another address has claimed the worker, before this one was up."""
+        return self.worker_id == info.worker_id
+
 
 class WorkerPool:
     """`run` keeps the pool going until it is cancelled."""
@@ -237,7 +241,7 @@ class WorkerPool:
         timer = asyncio.get_running_loop().call_later(_FIRST_REPORT_S, self._up, member, info)
         try:
             async for report in client.watch(self._router_id):
-                if report.instance_id != info.instance_id:
+                if report.instance_id != info.instance_id or not member.stands_for(info):
                     return
                 models_changed = report.models_version != info.models_version
                 if models_changed:
@@ -261,7 +265,7 @@ class WorkerPool:
                 self._events.worker_lost(info.worker_id)
 
     def _up(self, member: _Member, info: WorkerInfo, report: Report | None = None) -> None:
-        if not member.is_wanted:
+        if not member.is_wanted or not member.stands_for(info):
             return
         member.is_up = True
         member.has_answered = True

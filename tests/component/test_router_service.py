@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -11,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from inferway.api.v1 import router_pb2
+from inferway.api.v1 import router_pb2, worker_pb2
 from inferway.config import Secret
 from router.app import App
 from router.sources import DnsName
@@ -315,6 +317,51 @@ async def test_two_addresses_with_one_worker_id_count_once() -> None:
             while (await get(app, "/health/ready"))[0] != 200:
                 await asyncio.sleep(0.02)
         assert [worker.worker_id for worker in app.dispatcher.workers()] == ["a"]
+
+
+class _HeldWorker(StubWorker):
+    """Says what it is at once, and how it fares when it may."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(instance_id=instance_id)
+        self.is_watched, self.may_report = asyncio.Event(), asyncio.Event()
+
+    async def Watch(self, request: worker_pb2.WatchRequest, context: Any) -> AsyncIterator[worker_pb2.WorkerReport]:
+        self.is_watched.set()
+        await self.may_report.wait()
+        async for report in super().Watch(request, context):
+            yield report
+
+
+async def test_of_two_workers_with_one_name_one_stands_in_for_the_other() -> None:
+    """Though both are met before either has reported, one is used; when it goes, the other is."""
+    workers = [_HeldWorker("1"), _HeldWorker("2")]
+    async with AsyncExitStack() as stack:
+        stops = [await stack.enter_async_context(_stoppable(worker)) for worker in workers]
+        app = await stack.enter_async_context(router(*(worker.address for worker in workers)))
+        for worker in workers:
+            await worker.is_watched.wait()
+        for worker in workers:
+            worker.may_report.set()
+        await until(lambda: status(app) == "ready")
+
+        def used() -> str:
+            worker = app.dispatcher.worker("a")
+            assert worker is not None
+            return worker.info.address
+
+        await until(lambda: sum(len(worker.watchers) for worker in workers) == 1, what="one is watched")
+        (index,) = (index for index, worker in enumerate(workers) if worker.address == used())
+        await stops[index]()
+        await until(lambda: used() == workers[1 - index].address and status(app) == "ready")
+
+
+@asynccontextmanager
+async def _stoppable(worker: StubWorker) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Served, until what is given is called."""
+    async with AsyncExitStack() as serving:
+        await serving.enter_async_context(worker.serving())
+        yield serving.aclose
 
 
 async def test_workers_are_found_by_name() -> None:
