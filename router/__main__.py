@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from inferway.early_stop import end_when_told
+from inferway.beginning import begin
 
 if __name__ == "__main__":
-    end_when_told()
-    # What takes long to import comes after it.
+    begin()
+    # All that takes long to import comes after it.
     from inferway.service import main
 
     from .app import App

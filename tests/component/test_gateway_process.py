@@ -168,6 +168,25 @@ def test_told_to_stop_when_it_has() -> None:
         assert router.popen.returncode == 0
 
 
+def test_started_without_standard_files(tmp_path: Path) -> None:
+    """With input, output and errors closed it serves, and ends with 0."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        page = f"127.0.0.1:{taken.getsockname()[1]}"
+    flags = ("--listen", "127.0.0.1:0", "--ops-listen", page, "--workers", "127.0.0.1:1")
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "router", *flags]
+    with subprocess.Popen(command, cwd=ROOT) as router:
+        wait_until(lambda: _answers(f"http://{page}/health"), LIMIT_S, "it serves")
+        router.send_signal(signal.SIGTERM)
+        assert router.wait(LIMIT_S) == 0
+
+
+def _answers(url: str) -> bool:
+    try:
+        return http_json(url)[0] == 200
+    except OSError:
+        return False
+
+
 def test_the_end_of_a_terminal_is_a_request_to_stop() -> None:
     """SIGHUP, which some also send to have files read again, cuts nothing."""
     with Process("router", *ROUTER) as router:
