@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 # A child that cannot stay up is not started again faster than this.
 _RESTART_S = 1.0
+# Beyond its drain a child may take the first of these, and after it is told again the other: together less than the
+# 20 s that the chart leaves beside the drain.
+_OVERDUE_S, _CLOSE_S = 5.0, 10.0
 
 
 class Parent:
@@ -110,10 +113,7 @@ class Parent:
             )
             self._children.add(child)
             if not await unless(signals.stop, child.wait()):
-                child.terminate()
-                if not await unless(signals.stop_now, child.wait()):
-                    child.terminate()  # the second one means: at once
-                await child.wait()
+                await self._end(child, signals)
             self._children.discard(child)
             metrics.forget_process(slot, directory)
             if not signals.stop.is_set():
@@ -125,6 +125,21 @@ class Parent:
                     signals.stop.set()
                     return
                 await unless(signals.stop, asyncio.sleep(_RESTART_S))
+
+    async def _end(self, child: asyncio.subprocess.Process, signals: StopSignals) -> None:
+        """Let it drain and close. One that hangs is killed: it would hold up this process, and the port after it."""
+        drain_s = self._config.drain_delay_s + self._config.drain_limit_s
+        ended, told = asyncio.ensure_future(child.wait()), asyncio.ensure_future(signals.stop_now.wait())
+        child.terminate()
+        await asyncio.wait({ended, told}, timeout=drain_s + _OVERDUE_S, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if not ended.done():
+            child.terminate()  # the second one means: at once
+            await asyncio.wait({ended}, timeout=_CLOSE_S)
+        if not ended.done():
+            logs.event(log, "process_killed", pid=child.pid, level=logging.ERROR)
+            child.kill()
+        await ended
 
     def _tell_children(self, number: int) -> None:
         for child in self._children:

@@ -93,6 +93,24 @@ def test_a_parent_ends_when_no_child_can_start(tmp_path: Path) -> None:
         assert not any(map(psutil.Process.is_running, (first, second)))
 
 
+@pytest.mark.slow
+def test_a_child_that_hangs_is_killed() -> None:
+    """The others serve while it hangs; told to stop, their parent ends them all, with 0."""
+    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", "--drain-limit-s", "0")
+    with Process("gateway", *flags) as gateway:
+        parent = psutil.Process(gateway.pid)
+        url = f"http://{gateway.address}"
+        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
+        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+        children = parent.children()
+        children[0].suspend()
+        assert {http_json(f"{url}/health")[0] for _ in range(20)} == {200}
+        gateway.popen.send_signal(signal.SIGTERM)
+        assert gateway.popen.wait(2 * LIMIT_S) == 0
+        assert [event["pid"] for event in gateway.events("process_killed")] == [children[0].pid]
+        assert not any(map(psutil.Process.is_running, children))
+
+
 def test_several_processes_need_a_folder(tmp_path: Path) -> None:
     """Where nothing can be written it is said in a sentence, before anything listens."""
     with pytest.raises(CannotStart, match=r"--processes: .* name one with TMPDIR"):
