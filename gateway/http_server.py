@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # Instead of the versions of Python and aiohttp.
 SERVER = "inferway"
+# What aiohttp's parser says of the 129th header; it has no class of its own for it.
+_TOO_MANY = "Too many headers"
 
 
 def error_response(error: ApiError, request_id: str) -> web.Response:
@@ -56,6 +58,8 @@ class _JsonErrors(RequestHandler):
     ) -> web.StreamResponse:
         if isinstance(exc, LineTooLong):
             error = ApiError(Reason.HEADERS_TOO_LARGE, "A header or the request line is above the size limit.")
+        elif isinstance(exc, HttpProcessingError) and _TOO_MANY in exc.message:
+            error = ApiError(Reason.HEADERS_TOO_LARGE, "There are more headers than the 128 that are read.")
         elif isinstance(exc, HttpProcessingError):
             error = ApiError(Reason.INVALID_REQUEST, "The request is not valid HTTP/1.1.")
         elif isinstance(exc, ConnectionError):

@@ -102,6 +102,7 @@ CASES: list[tuple[str, bytes, int, str | None, str | None]] = [
     ("wrong method", b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405, None, "method_not_allowed"),
     ("body that stops coming", post(good())[:-10], 408, None, "request_timeout"),
     ("a huge header", post(good(), "X-Long: " + "a" * 40_000), 431, None, "headers_too_large"),
+    ("many headers", post(good(), "\r\n".join(f"X-{n}: a" for n in range(200))), 431, None, "headers_too_large"),
     ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 tls hello\r\n\r\n", 400, None, None),
     ("bad chunk size", CHAT_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, None, None),
     ("two lengths", CHAT_HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400, None, None),
