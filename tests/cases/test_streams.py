@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.cases.handed import case
 from tests.cases.installation import Installation
 from tests.cases.support import assert_well_formed, log_line, run, run_both_modes, variants
@@ -151,10 +153,13 @@ async def test_characters_stay_whole(case: Any, installation: Installation) -> N
 @case("UTF-05")
 async def test_invalid_bytes_never_stall(case: Any, installation: Installation) -> None:
     """Bytes that can never become a character are shown as one replacement mark, at once."""
-    answer = await run(case, installation)
-    assert_well_formed(answer)
-    assert answer.joined("content") == "\ufffdabcdef"
-    assert seconds_between(answer, "abc", "def") > 0.2
+    for _ in range(3):  # a machine that stands still for a moment brings both texts together
+        answer = await run(case, installation)
+        assert_well_formed(answer)
+        assert answer.joined("content") == "\ufffdabcdef"
+        if seconds_between(answer, "abc", "def") > 0.2:
+            return
+    pytest.fail("the mark and what follows it waited for what the engine said later")
 
 
 def seconds_between(answer: Answer, early: str, late: str) -> float:

@@ -61,6 +61,7 @@ async def test_formats(mesh: Mesh) -> None:
         assert all(family.documentation for one in families for family in one)
 
 
+@pytest.mark.slow
 @needs_promtool
 async def test_pages_are_clean(mesh: Mesh) -> None:
     """promtool has nothing to say about names, units and types, of a gateway of one process and of several."""
