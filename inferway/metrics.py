@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import struct
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +29,9 @@ from prometheus_client import (
     disable_created_metrics,
     values,
 )
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 from inferway import REVISION, VERSION
 from inferway.exposition import TEXT, Readings, page
@@ -35,6 +40,9 @@ MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 MULTIPROC_SLOT = "INFERWAY_METRICS_SLOT"
 # The label of what has no bound: names that come from outside, and those beyond a cap.
 OTHER = "other"
+# How often, and how long, a file is waited for that another process is about to fill.
+_ATTEMPTS = 10
+_FILLED_S = 0.02
 
 # Seconds. Wide enough for a queue and a long prefill, fine enough for one decode step.
 LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -111,9 +119,7 @@ class Registry:
         """Those that series of other processes, or of a predecessor, have; none where there is only this one."""
         if not self._is_shared:
             return set()
-        everything = CollectorRegistry()
-        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-        samples = (sample for family in everything.collect() for sample in family.samples)
+        samples = (sample for family in _Everything().collect() for sample in family.samples)
         return {sample.labels[label] for sample in samples if label in sample.labels}
 
     def tell_process(self) -> None:
@@ -135,9 +141,7 @@ class Registry:
     def _write(self, readings: Iterable[Readings], content_type: str) -> bytes:
         if not self._is_shared:
             return page(self.collectors, readings, content_type)
-        everything = CollectorRegistry()
-        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-        return page(everything, readings, content_type)
+        return page(_Everything(), readings, content_type)
 
     def _new_gauge(self, name: str, doc: str, *labels: str, multiprocess_mode: Literal["livesum", "livemax"]) -> Gauge:
         self._describe(name, "gauge", doc, labels)
@@ -145,6 +149,22 @@ class Registry:
 
     def _describe(self, name: str, kind: Kind, doc: str, labels: tuple[str, ...]) -> None:
         self.described.append(Described(self.name(name), kind, labels, doc))
+
+
+class _Everything(Collector):
+    """What all processes of the service tell, each in its files."""
+
+    def __init__(self) -> None:
+        files = MultiProcessCollector(CollectorRegistry())  # type: ignore[no-untyped-call]
+        self._read: Callable[[], Iterable[Metric]] = files.collect
+
+    def collect(self) -> Iterable[Metric]:
+        for _ in range(_ATTEMPTS):
+            # A file is empty for a moment when its process has just made it.
+            with suppress(struct.error):
+                return list(self._read())
+            time.sleep(_FILLED_S)
+        return self._read()
 
 
 class _ProcessShare:

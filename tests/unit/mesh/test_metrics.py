@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 import re
+import struct
+import threading
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from inferway import REVISION, VERSION
-from inferway.metrics import OTHER, CappedLabel, Described, Registry
+from inferway.metrics import MULTIPROC_DIR, OTHER, CappedLabel, Described, Registry
 from scripts.metrics_page import LABELS, services
 
 METRICS = [metric for metrics in services().values() for metric in metrics]
@@ -72,3 +76,20 @@ def test_capped_label() -> None:
     """The first names are kept for good, further ones are counted together."""
     label = CappedLabel(2)
     assert [label(name) for name in ("a", "b", "c", "a", "c", "b")] == ["a", "b", OTHER, "a", OTHER, "b"]
+
+
+def test_a_file_that_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts beside another one waits for what that has made and not filled yet."""
+    monkeypatch.setenv(MULTIPROC_DIR, str(tmp_path))
+    registry = Registry("gateway")
+    made = tmp_path / "counter_9.db"
+    made.touch()
+
+    def fill() -> None:
+        time.sleep(0.05)
+        made.write_bytes(struct.pack("<i", 8).ljust(mmap.PAGESIZE, b"\0"))
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    assert registry.label_values("model") == set()
+    filling.join()
