@@ -385,7 +385,8 @@ async def test_requests_are_killed_at_every_stage(installation: Installation) ->
         return sum(one["stage"] == stage for one in found["requests"])
 
     await until_it_is(lambda: listed("prefilling"), PLACES)
-    queued = asyncio.create_task(installation.ask(key, 1, "queued", stream=True))
+    # It may get a place and keep it, where its own gateway hears later than the other.
+    queued = asyncio.create_task(installation.ask(key, 1, "silent.queued", stream=True))
     await until_it_is(lambda: listed("waiting"), 1)
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -401,11 +402,8 @@ async def test_requests_are_killed_at_every_stage(installation: Installation) ->
         while ended < PLACES + 2:
             ended += (await admin.good("DELETE /requests", tenant="staged", key="k"))["killed"]
     assert ended == PLACES + 2
-    for answer in await asyncio.gather(*silent):
+    for answer in [*await asyncio.gather(*silent), await queued]:
         assert (answer.status, answer.error["code"]) == (403, "request_killed")
-    # Where its own gateway heard later than the other, the places that became free have let it begin.
-    assert (await queued).status in (200, 403)
-    assert (await queued).error["code"] == "request_killed"
     assert b"HTTP/1.1 403" in await reader.readline()
     writer.close()
     with contextlib.suppress(ConnectionError):

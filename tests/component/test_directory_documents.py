@@ -32,9 +32,6 @@ from inferway.service import CannotStart
 from tests.support.valkey import Cluster, Valkey, free_port
 from tests.support.waiting import PATIENCE_S, until
 
-# redis' client of clusters now and then leaves a connection to be collected, when it learns of the nodes once more.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
 KEY_FIELDS = KeyFields(project="apollo", models=("chat",), quota=Quota(parallel_requests=2))
 
 
