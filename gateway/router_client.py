@@ -17,6 +17,7 @@ import grpc
 from inferway import grpc_util, logs
 from inferway.api.v1 import router_pb2, router_pb2_grpc
 from inferway.errors import ApiError
+from inferway.lifecycle import end_if_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +182,7 @@ class RouterClient:
     async def run(self) -> None:
         try:
             while True:
+                end_if_cancelled()
                 try:
                     async with asyncio.TaskGroup() as group:
                         watcher = group.create_task(self._watch())

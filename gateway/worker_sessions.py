@@ -19,6 +19,7 @@ import grpc
 from inferway import grpc_util, logs
 from inferway.api.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from inferway.errors import ApiError, Reason
+from inferway.lifecycle import end_if_cancelled
 
 from .core.logprobs import ScoredToken
 from .core.sse import FinishReason, Usage
@@ -199,6 +200,7 @@ class WorkerSession:
         """Describe, open the session, read until it breaks, and again."""
         try:
             while True:
+                end_if_cancelled()
                 try:
                     await self._describe()
                     await self._converse()

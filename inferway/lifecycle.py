@@ -58,8 +58,9 @@ class StopSignals:
 def end_if_cancelled() -> None:
     """Raise CancelledError where this task has been asked to end and was not told.
 
-    For loops that call Redis: Python 3.11's asyncio.wait_for, with which its client sends, may keep a cancellation to
-    itself (python/cpython#86296), and a loop that goes on would hold the process up when it stops.
+    For loops that call Redis, or that go on after the errors of a task group. Python 3.11 may keep a cancellation to
+    itself in asyncio.wait_for, with which the client of Redis sends (python/cpython#86296), and in a TaskGroup whose
+    tasks fail at the same moment. A loop that goes on then would hold the process up when it stops.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
