@@ -6,7 +6,6 @@ What is said on one gateway holds on the other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from inferway.ledger import LedgerEntry, stream_key
 from tests.support.client import Answer, send
 from tests.support.command import inferway
 from tests.support.processes import Mesh, Process, engine_load
-from tests.support.raw_client import EventStream
+from tests.support.raw_client import EventStream, connection
 from tests.support.valkey import Valkey, wait_for_answer
 from tests.support.waiting import until
 
@@ -388,26 +387,22 @@ async def test_requests_are_killed_at_every_stage(installation: Installation) ->
     # It may get a place and keep it, where its own gateway hears later than the other.
     queued = asyncio.create_task(installation.ask(key, 1, "silent.queued", stream=True))
     await until_it_is(lambda: listed("waiting"), 1)
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n"
-    writer.write(
-        f"{head}X-Request-Id: half\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode()
-    )
-    await until_it_is(lambda: listed("receiving"), 1)
-    assert (await admin.good("DELETE /requests", tenant="staged", key="other"))["killed"] == 0
-    ended = 0
-    async with asyncio.timeout(20):
-        # Once is enough, unless a busy gateway has just lost its subscription for a moment.
-        while ended < PLACES + 2:
-            ended += (await admin.good("DELETE /requests", tenant="staged", key="k"))["killed"]
-    assert ended == PLACES + 2
-    for answer in [*await asyncio.gather(*silent), await queued]:
-        assert (answer.status, answer.error["code"]) == (403, "request_killed")
-    assert b"HTTP/1.1 403" in await reader.readline()
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+    async with connection(address) as (reader, writer):
+        writer.write(
+            f"{head}X-Request-Id: half\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode()
+        )
+        await until_it_is(lambda: listed("receiving"), 1)
+        assert (await admin.good("DELETE /requests", tenant="staged", key="other"))["killed"] == 0
+        ended = 0
+        async with asyncio.timeout(20):
+            # Once is enough, unless a busy gateway has just lost its subscription for a moment.
+            while ended < PLACES + 2:
+                ended += (await admin.good("DELETE /requests", tenant="staged", key="k"))["killed"]
+        assert ended == PLACES + 2
+        for answer in [*await asyncio.gather(*silent), await queued]:
+            assert (answer.status, answer.error["code"]) == (403, "request_killed")
+        assert b"HTTP/1.1 403" in await reader.readline()
     await until(lambda: engine_load(installation.mesh.workers[0]) == 0)
     assert await installation.statuses(key) == [200, 200]
     # Nothing is left in any table.

@@ -6,11 +6,13 @@ import asyncio
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes import Mesh
+from tests.support.raw_client import connection
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,25 +34,19 @@ def mesh(record: Path) -> Iterator[Mesh]:
 
 async def exchange(mesh: Mesh, data: bytes, *, close_writing: bool = False, timeout_s: float = 10.0) -> bytes:
     """Send raw bytes and read what comes until the server closes, or one whole answer with a length has come."""
-    host, port = mesh.gateway.address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
     received = b""
-    try:
-        writer.write(data)
-        if close_writing:
-            writer.write_eof()
-        async with asyncio.timeout(timeout_s):
-            while True:
-                piece = await reader.read(65536)
+    with suppress(ConnectionResetError):
+        async with asyncio.timeout(timeout_s), connection(mesh.gateway.address) as (reader, writer):
+            writer.write(data)
+            if close_writing:
+                writer.write_eof()
+            while piece := await reader.read(65536):
                 received += piece
                 head, separator, body = received.partition(b"\r\n\r\n")
                 length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-                if not piece or (separator and length and len(body) >= int(length[0].split(b":")[1])):
-                    return received
-    except ConnectionResetError:
-        return received
-    finally:
-        writer.close()
+                if separator and length and len(body) >= int(length[0].split(b":")[1]):
+                    break
+    return received
 
 
 def post(body: bytes, *headers: str, path: str = "/v1/chat/completions") -> bytes:
@@ -168,29 +164,23 @@ async def test_mutated_bodies_never_hurt(mesh: Mesh) -> None:
 
 async def test_many_requests_on_one_connection(mesh: Mesh) -> None:
     """Pipelined requests, good and bad, are answered in order on one connection."""
-    host, port = mesh.gateway.address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(post(good()) + post(good(temperature=9)) + post(good()))
     received = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(10), connection(mesh.gateway.address) as (reader, writer):
+        writer.write(post(good()) + post(good(temperature=9)) + post(good()))
         while received.count(b"HTTP/1.1 ") < 3 or not received.endswith(b"}"):
             received += await reader.read(65536)
-    writer.close()
     assert [int(part.split(b" ", 1)[0]) for part in received.split(b"HTTP/1.1 ")[1:]] == [200, 400, 200]
 
 
 async def test_expect_100_continue(mesh: Mesh) -> None:
     """A client that asks first is told to go on, or is refused before it sends its body."""
-    host, port = mesh.gateway.address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
     body = good()
     head = post(body, "Expect: 100-continue").removesuffix(body)
-    writer.write(head)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(10), connection(mesh.gateway.address) as (reader, writer):
+        writer.write(head)
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(body)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-    writer.close()
     too_large = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: 9999999")
     assert (await exchange(mesh, too_large)).startswith(b"HTTP/1.1 413")
 

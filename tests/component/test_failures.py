@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from tests.support.json_lines import JsonLines
 from tests.support.probes import http_json, metric
 from tests.support.processes import Mesh, Process
-from tests.support.raw_client import EventStream
+from tests.support.raw_client import EventStream, connection
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -265,24 +266,19 @@ def _outcomes(mesh: Mesh) -> dict[str, int]:
 async def test_heartbeats_fill_silence_before_and_between_tokens(scripts: str) -> None:
     """A stream that waits gets comments, before its first token and in later gaps, and none after [DONE]."""
     with Mesh(workers=[worker_args(scripts)], gateway_args=["--heartbeat-s", "0.5"]) as mesh:
-        host, port = mesh.gateway.address.split(":")
         seen = {}
         for script in ("silent", "gap"):
-            reader, writer = await asyncio.open_connection(host, int(port))
             body = json.dumps(STREAM).encode()
-            writer.write(
-                f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: {script}.1\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-                + body
-            )
             received = b""
-            try:
-                async with asyncio.timeout(4.0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(4.0), connection(mesh.gateway.address) as (reader, writer):
+                    writer.write(
+                        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: {script}.1\r\n"
+                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                        + body
+                    )
                     while b"[DONE]" not in received:
                         received += await reader.read(65536)
-            except TimeoutError:
-                pass
-            writer.close()
             seen[script] = received
         assert seen["silent"].startswith(b"HTTP/1.1 200")
         assert seen["silent"].count(b": heartbeat\n\n") >= 3

@@ -14,6 +14,7 @@ from gateway.http_server import HttpServer
 from gateway.metrics import Metrics
 from gateway.middleware import Exchange, Front, Handler
 from inferway.metrics import Registry
+from tests.support.raw_client import connection
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 METRICS = Metrics(Registry("front_test"))
@@ -34,11 +35,9 @@ async def answer(handler: Handler) -> bytes:
     await site.start()
     try:
         host, port = runner.addresses[0][:2]
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(REQUEST)
-        received = await asyncio.wait_for(reader.readuntil(b"}}") if handler is fails else reader.read(), 10)
-        writer.close()
-        return received
+        async with connection(f"{host}:{port}") as (reader, writer):
+            writer.write(REQUEST)
+            return await asyncio.wait_for(reader.readuntil(b"}}") if handler is fails else reader.read(), 10)
     finally:
         await runner.cleanup()
 

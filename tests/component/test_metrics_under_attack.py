@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 
 from aiohttp import web
@@ -18,6 +17,7 @@ from router.core.messages import WorkerInfo
 from router.core.placement.routing import routing_of
 from router.core.queue import QueueLimits
 from router.metrics import RouterMetrics
+from tests.support.raw_client import connection
 from worker.core.orphans import Orphans
 from worker.metrics import WorkerMetrics
 
@@ -47,20 +47,20 @@ async def test_of_the_gateway() -> None:
     runner = web.ServerRunner(server)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
-    for number in range(NAMES):
-        headers = f"Host: a{number}\r\nAuthorization: t{number}\r\nX-Model: m{number}\r\nUser-Agent: u{number}\r\n"
-        for line in (
-            "POST /v1/chat/completions",
-            f"GET /v1/models/{number}",
-            f"GET /scan/{number}.php?{number}",
-            f"{('DELETE', 'PATCH', 'PUT', 'PROPFIND')[number % 4]} /v1/chat/completions",
-        ):
-            writer.write(f"{line} HTTP/1.1\r\n{headers}Content-Length: 0\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-            await reader.readexactly(length)
-    writer.close()
+    host, port = runner.addresses[0][:2]
+    async with connection(f"{host}:{port}") as (reader, writer):
+        for number in range(NAMES):
+            headers = f"Host: a{number}\r\nAuthorization: t{number}\r\nX-Model: m{number}\r\nUser-Agent: u{number}\r\n"
+            for line in (
+                "POST /v1/chat/completions",
+                f"GET /v1/models/{number}",
+                f"GET /scan/{number}.php?{number}",
+                f"{('DELETE', 'PATCH', 'PUT', 'PROPFIND')[number % 4]} /v1/chat/completions",
+            ):
+                writer.write(f"{line} HTTP/1.1\r\n{headers}Content-Length: 0\r\n\r\n".encode())
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
     await runner.cleanup()
     text = registry.render().decode()
     assert sum(line.startswith("inferway_gateway_tenant_requests_total{") for line in text.splitlines()) == 201

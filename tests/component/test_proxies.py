@@ -28,7 +28,7 @@ from tests.support.fronts import PROXIES, Front, Proxy, need
 from tests.support.json_lines import JsonLines
 from tests.support.probes import http_json, metric
 from tests.support.processes import Mesh, Process, engine_load
-from tests.support.raw_client import EventStream
+from tests.support.raw_client import EventStream, connection
 from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -188,14 +188,12 @@ async def test_what_is_inside_stays_there(proxy: Proxy, path: str, setup: Setup)
 
 async def say_raw(front: Front, text: str) -> tuple[int, Any]:
     """The status and the error of what is answered to these bytes, which is of OpenAI's shape."""
-    host, _, port = front.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(text.encode())
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert b"content-type: application/json" in head, head
-    length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
-    body = json.loads(await reader.readexactly(length))
-    writer.close()
+    async with connection(front.address) as (reader, writer):
+        writer.write(text.encode())
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert b"content-type: application/json" in head, head
+        length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+        body = json.loads(await reader.readexactly(length))
     return int(head.split(b" ")[1]), body.get("error")
 
 
@@ -411,17 +409,27 @@ async def test_the_official_client_over_tls_and_http2(proxy: Proxy, setup: Setup
 @each_proxy
 async def test_a_stream_reset_within_its_connection(proxy: Proxy, setup: Setup) -> None:
     """Over HTTP/2 a client may leave one stream and keep the connection: the engine is told, the next is served."""
-    host, _, port = setup.tls[proxy].address.rpartition(":")
     context = ssl.create_default_context(cafile=str(setup.ca))
     context.set_alpn_protocols(["h2"])
-    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    async with connection(setup.tls[proxy].address, context) as streams:
+        await _leave_one_stream(setup, proxy, *streams)
+
+
+async def _leave_one_stream(
+    setup: Setup, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     http2 = h2.connection.H2Connection()
     http2.initiate_connection()
     seen: list[h2.events.Event] = []
 
     def ask(request_id: str) -> int:
         stream, body = http2.get_next_available_stream_id(), json.dumps(STREAM).encode()
-        line = [(":method", "POST"), (":scheme", "https"), (":authority", host), (":path", "/v1/chat/completions")]
+        line = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", "/v1/chat/completions"),
+        ]
         http2.send_headers(stream, [*line, ("content-type", "application/json"), ("x-request-id", request_id)])
         http2.send_data(stream, body, end_stream=True)
         return stream
@@ -438,7 +446,6 @@ async def test_a_stream_reset_within_its_connection(proxy: Proxy, setup: Setup) 
     writer.write(http2.data_to_send())
     await until(lambda: setup.saw(request_id, "abort"), 5, "the engine is told")
     await until_seen(h2.events.StreamEnded, ask("second.http2"))
-    writer.close()
 
 
 async def test_gateways_restarted_one_after_the_other(setup: Setup) -> None:

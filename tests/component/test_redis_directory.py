@@ -15,6 +15,7 @@ from gateway.core.tenants import KeyFields, TenantFields
 from gateway.directory.documents import Documents, key_subject, model_subject, tenant_subject
 from tests.support.client import Answer, send
 from tests.support.processes import Mesh
+from tests.support.raw_client import connection
 from tests.support.valkey import Valkey
 from tests.support.waiting import PATIENCE_S
 
@@ -174,12 +175,10 @@ async def test_wrong_keys_do_not_reach_redis(mesh: Mesh, documents: Documents, v
 )
 async def test_malformed_keys(mesh: Mesh, key: str, status: int) -> None:
     """A 401 with the words that every wrong key gets, a 431 above 4 KiB, and never a fault."""
-    host, port = mesh.gateway.address.rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
     head = f"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n\r\n"
-    writer.write(head.encode("utf-8", "surrogateescape"))
-    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
-    writer.close()
+    async with connection(mesh.gateway.address) as (reader, writer):
+        writer.write(head.encode("utf-8", "surrogateescape"))
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     # What the parser refuses has no version yet, and is answered as HTTP/1.0.
     assert int(answer.split(maxsplit=2)[1]) == status
     assert (b"invalid_api_key" if status == 401 else b"headers_too_large") in answer

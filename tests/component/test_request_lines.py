@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.client import send
 from tests.support.processes import Mesh
-from tests.support.raw_client import EventStream
+from tests.support.raw_client import EventStream, connection
 from tests.support.tenants import bearer, tenants_file
 from tests.support.waiting import until
 
@@ -75,13 +75,9 @@ class Line:
 
 
 async def raw(mesh: Mesh, text: bytes) -> bytes:
-    host, _, port = mesh.gateway.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(text)
-    async with asyncio.timeout(10):
-        answer = await reader.read()
-    writer.close()
-    return answer
+    async with asyncio.timeout(10), connection(mesh.gateway.address) as (reader, writer):
+        writer.write(text)
+        return await reader.read()
 
 
 class Ended(NamedTuple):
@@ -151,15 +147,6 @@ async def test_what_is_no_http(mesh: Mesh, text: bytes, status: int) -> None:
 HALF = f"{CHAT} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\nContent-Length: 100\r\n\r\n{{".encode()
 
 
-async def _begin(mesh: Mesh) -> asyncio.StreamWriter:
-    """A request whose body does not come."""
-    host, _, port = mesh.gateway.address.rpartition(":")
-    _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(HALF)
-    await writer.drain()
-    return writer
-
-
 @pytest.mark.slow
 async def test_a_body_that_does_not_come(mesh: Mesh) -> None:
     """408 after the time for a body, and 499 for a client that leaves in the middle of it."""
@@ -167,9 +154,9 @@ async def test_a_body_that_does_not_come(mesh: Mesh) -> None:
     await raw(mesh, HALF)
     assert (await line())["outcome"] == "request_timeout"
     line = Line(mesh)
-    writer = await _begin(mesh)
-    await asyncio.sleep(0.1)
-    writer.transport.abort()
+    async with connection(mesh.gateway.address) as (_, writer):
+        writer.write(HALF)
+        await asyncio.sleep(0.1)
     said = await line()
     assert (said["status"], said["outcome"], said["tenant_id"]) == (499, "client_closed_request", "open")
 
@@ -235,11 +222,12 @@ async def test_the_end_of_the_gateway(mesh: Mesh) -> None:
     stream = await _stream(mesh, "slow")
     await stream.wait_events(2)
     before = len(mesh.gateway.events("request"))
-    writer = await _begin(mesh)
-    mesh.gateway.popen.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(stream.done, 20)
-    assert await asyncio.to_thread(mesh.gateway.popen.wait, 20) == 0
-    writer.close()
+    async with connection(mesh.gateway.address) as (_, writer):
+        writer.write(HALF)
+        await writer.drain()
+        mesh.gateway.popen.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(stream.done, 20)
+        assert await asyncio.to_thread(mesh.gateway.popen.wait, 20) == 0
     cut, unread = mesh.gateway.events("request")[before:]
     assert (cut["status"], cut["outcome"]) == (200, "shutting_down")
     assert cut["completion_tokens"] > 0

@@ -1,15 +1,32 @@
-"""A lean HTTP/1.1 client for streams: keeps when each event arrived, and can refuse to read."""
+"""Lean HTTP/1.1 clients: bytes of one's own, and streams that keep when each event arrived and can refuse to read."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
+import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 from tests.support.waiting import until
+
+
+@asynccontextmanager
+async def connection(
+    address: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection for bytes of one's own; nothing of it is left when this ends, whatever its peer does."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 class EventStream(asyncio.Protocol):
