@@ -147,7 +147,7 @@ def test_volumes_of_ones_own() -> None:
     mounted = {
         spec["name"]
         for _, spec, _ in _valid(with_values(values)).containers()
-        if any(mount["name"] == "ca" for mount in spec["volumeMounts"])
+        if any(mount["name"] == "ca" for mount in spec.get("volumeMounts", []))
     }
     assert mounted == {"gateway", "router", "worker", "download"}
 

@@ -30,9 +30,9 @@ def test_nobody_has_more_than_needed(name: str) -> None:
         assert {"requests", "limits"} <= spec["resources"].keys(), container
         assert not spec["image"].endswith(":latest"), container
         # Whatever is mounted exists, and only what must be is writable.
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
         volumes |= {"data": {"persistentVolumeClaim": {}}} if spec["name"] == "valkey" else {}
-        for mount in spec["volumeMounts"]:
+        for mount in spec.get("volumeMounts", []):
             writable = volumes[mount["name"]].keys() & {"emptyDir", "persistentVolumeClaim"}
             assert mount.get("readOnly") or writable, (container, mount)
 
