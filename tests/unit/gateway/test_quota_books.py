@@ -53,6 +53,15 @@ def test_a_request_counts_from_its_admission_to_a_minute_after_its_end() -> None
     assert used(books, RPM, TPM, PAR, now_ms=NOW + 90_000) == [0, 0, 0]
 
 
+def test_what_comes_late_does_not_bring_back_what_is_gone() -> None:
+    """Also where both are of one second, of which the first half has just ceased to count."""
+    books = QuotaBooks()
+    ask(books, "a", RPM)
+    late = Settlement("b", (RPM,), 0, age_ms=MINUTE_MS - 1)
+    assert books.settle(late, now_ms=NOW + MINUTE_MS)
+    assert used(books, RPM, now_ms=NOW + MINUTE_MS) == [1]
+
+
 def test_a_long_request_counts_for_a_minute_from_its_admission() -> None:
     """Its tokens count while it runs and for a minute after; as a request it is not counted a second time."""
     books = QuotaBooks()
@@ -250,7 +259,10 @@ class Brute:
         if amount == 0 or (not bound.kind.is_budget and at_ms + MINUTE_MS <= now_ms):
             return
         slot = self._period(bound.kind, at_ms) if bound.kind.is_budget else at_ms // 1000
-        self.booked.setdefault(bound.name, []).append(_Booked(slot, at_ms, amount))
+        booked = self.booked.setdefault(bound.name, [])
+        if any(b.slot == slot for b in booked) and not self._counts(bound, slot, now_ms):
+            booked[:] = [b for b in booked if b.slot != slot]  # what comes late does not bring back what is gone
+        booked.append(_Booked(slot, at_ms, amount))
 
     def used(self, bound: Bound, now_ms: int) -> int:
         held = 0
