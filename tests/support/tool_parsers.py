@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from gateway.core.tools.base import (
     Parser,
     Reasoning,
 )
+from tests.support.cost import measured
 
 Make = Callable[[], Parser]
 MakeAny = Callable[[], Parser | ThinkSplitter]
@@ -154,10 +154,9 @@ def _pieces(unit: str, size: int, step: int) -> list[str]:
 
 
 def _seconds(make: MakeAny, pieces: Sequence[str]) -> float:
-    """CPU time."""
     parser = make()
-    start = time.process_time()
-    for piece in pieces:
-        parser.feed(piece)
-    parser.finish()
-    return time.process_time() - start
+    with measured() as cost:
+        for piece in pieces:
+            parser.feed(piece)
+        parser.finish()
+    return cost.seconds

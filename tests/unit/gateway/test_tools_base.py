@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
 from gateway.core.tools.base import Content, Dropped, Parser, Waiting
+from tests.support.cost import measured
 from tests.support.tool_parsers import Call, Parsed, parse, parsed
 
 
@@ -80,9 +80,9 @@ def test_white_space_costs_the_same_a_character(text: str) -> None:
     """One try of some is enough: what is quadratic takes four times as long in each."""
 
     def cost(length: int) -> float:
-        started = time.process_time()
-        parse(lambda: Dropper({}), list(text + " " * length))
-        return time.process_time() - started
+        with measured() as taken:
+            parse(lambda: Dropper({}), list(text + " " * length))
+        return taken.seconds
 
     assert parse(lambda: Dropper({}), list("<a  ")) == [Dropped("a")]
     assert any(cost(100_000) < 3 * cost(50_000) for _ in range(6))

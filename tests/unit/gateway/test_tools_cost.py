@@ -5,8 +5,6 @@ No time of a clock: costs are compared with each other, and with plain Python ov
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gateway.core.answer_reader import AnswerReader
@@ -14,6 +12,7 @@ from gateway.core.reasoning import CLOSE, OPEN, ThinkSplitter
 from gateway.core.tools import PARSERS
 from gateway.core.tools.base import Tools
 from gateway.core.tools.forced import ForcedCall, ForcedCalls
+from tests.support.cost import measured
 from tests.support.tool_parsers import MakeAny, assert_linear
 
 TOOLS: Tools = {"f": {"type": "object", "properties": {"a": {}, "l": {"type": "array"}}}}
@@ -42,22 +41,22 @@ CALLS = {
 
 def cost(make: MakeAny, text: str) -> float:
     machine = make()
-    started = time.process_time()
-    machine.feed(text)
-    machine.finish()
-    return time.process_time() - started
+    with measured() as taken:
+        machine.feed(text)
+        machine.finish()
+    return taken.seconds
 
 
 def plain_cost(text: str) -> float:
     """Of a stack of brackets, character by character."""
     stack: list[str] = []
-    started = time.process_time()
-    for character in text:
-        if character in "[{(":
-            stack.append(character)
-        elif stack and character in ")}]":
-            stack.pop()
-    return time.process_time() - started
+    with measured() as taken:
+        for character in text:
+            if character in "[{(":
+                stack.append(character)
+            elif stack and character in ")}]":
+                stack.pop()
+    return taken.seconds
 
 
 @pytest.mark.parametrize("opening", ["[", "{", "(", "[{"])
@@ -82,11 +81,11 @@ def test_long_arguments_in_small_pieces() -> None:
 
     def cost_of(length: int) -> float:
         reader = AnswerReader(parser=PARSERS["hermes"](TOOLS))
-        started = time.process_time()
-        for piece in ('<tool_call>{"name": "f", "arguments": {"a": "', *"x" * length, '"}}</tool_call>'):
-            reader.feed(piece)
-        reader.finish()
+        with measured() as taken:
+            for piece in ('<tool_call>{"name": "f", "arguments": {"a": "', *"x" * length, '"}}</tool_call>'):
+                reader.feed(piece)
+            reader.finish()
         assert len(reader.calls[0].arguments) == length + len('{"a": ""}')
-        return time.process_time() - started
+        return taken.seconds
 
     assert any(cost_of(200_000) < 9 * cost_of(50_000) for _ in range(4))
