@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from inferway.errors import ApiError, Reason
 
+from .choices import Sink
 from .core.answer_events import Arguments, CallEnd, CallStart, Content, Event, Reasoning
 from .core.answer_reader import AnswerReader
 from .core.logprobs import ScoredToken
@@ -25,7 +26,6 @@ from .core.sse import (
     Usage,
     error_event,
 )
-from .generation import Sink
 from .sse_stream import SseStream
 
 # What one log-probability takes of a chunk, about.

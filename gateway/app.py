@@ -31,12 +31,13 @@ from .admin.server import AdminFront
 from .arrivals import Arrivals
 from .authentication import authentication
 from .catalog import Catalog
+from .choices import Sink
 from .config import Config
 from .core.limits import Limits
 from .core.naming import Naming, parse_models
 from .directory.access import Access
 from .embedding import Embedding
-from .generation import TICK_S, Generation, Plan, Sink
+from .generation import TICK_S, Generation, Plan
 from .generation_group import GenerationGroup, Running
 from .http_server import HttpServer
 from .in_flight import Selection

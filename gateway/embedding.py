@@ -1,29 +1,27 @@
 """One request for embeddings on its way through the mesh: a worker is asked for, it computes, its lease goes back.
 
-A request may move: any number of times when workers refuse it honestly, once when a worker is lost. When everyone has
-refused, those who were full are asked again after a pause, a few times.
+It may move to another worker: core/moves.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import grpc
 
 from inferway.errors import ApiError, Reason
 
+from .core.moves import Moves, Park, Pause
 from .core.trace import Attempt, RequestTrace
-from .generation import FULL_PAUSES_S, REFUSALS, outcome_of
 from .metrics import Metrics
-from .router_client import Ask, Grant, ReleaseOutcome, Ticket
+from .router_client import Ask, Grant, ReleaseOutcome, Ticket, outcome_of
 from .routing import Routing
 from .worker_messages import EmbedSpec
-from .worker_sessions import WorkerSessions
+from .worker_sessions import WorkerSession, WorkerSessions
 
-_MAX_WORKERS_LOST = 1
 # A router is asked for an answer somewhat longer than the queue may take; then it counts as silent.
 _QUEUE_GRACE_S = 2.0
 
@@ -50,35 +48,43 @@ class Embedding:
     async def run(self) -> list[Sequence[float]]:
         """The vectors of the inputs, in order. Raises ApiError."""
         self.queued = time.monotonic()
-        excluded: set[str] = set()
-        full: set[str] = set()
-        pauses = iter(FULL_PAUSES_S)
-        refusal: ApiError | None = None
-        lost = 0
+        moves = Moves(self._ask.queue_deadline)
         while True:
+            grant, session = await self._found(moves)
             try:
-                grant = await self._granted(excluded | full)
+                return await self._compute(grant, session)
             except ApiError as error:
-                left_s = self._ask.queue_deadline - time.monotonic()
-                is_full = full and error.reason is Reason.OVERLOADED
-                if is_full and (pause_s := next(pauses, left_s)) < left_s:
-                    full.clear()
-                    await asyncio.sleep(pause_s)
-                    continue
-                # Where a worker had it before, what that one said is the better answer.
-                raise (refusal or error) from None
-            try:
-                return await self._compute(grant)
-            except ApiError as error:
-                is_lost = error.reason is Reason.WORKER_FAILED
-                if error.reason not in REFUSALS and not (is_lost and lost < _MAX_WORKERS_LOST):
-                    raise
-                lost += is_lost
-                refusal = error
-                (full if error.reason is Reason.OVERLOADED else excluded).add(grant.worker_id)
+                if not moves.may_follow(error):
+                    raise moves.final(error) from None
+                moves.failed(grant.worker_id, error)
                 self._metrics.retries.labels(error.reason.label).inc()
 
-    async def _granted(self, excluded: set[str]) -> Grant:
+    async def _found(self, moves: Moves) -> tuple[Grant, WorkerSession]:
+        """A worker that can be reached. Raises ApiError where there is none in time."""
+        submit = self._routing.submit
+        while True:
+            try:
+                grant = await self._granted(submit, moves.avoided)
+            except ApiError as error:
+                match moves.after_rejection(error, time.monotonic()):
+                    case Pause(until):
+                        await asyncio.sleep(until - time.monotonic())
+                        submit = self._routing.submit
+                    case Park():
+                        submit = self._routing.park
+                    case ApiError() as answer:
+                        raise answer from None
+                continue
+            session = self._sessions.by_address(grant.worker_address)
+            if session is not None:
+                return grant, session
+            self._attempt_over(Reason.MODEL_NOT_READY)
+            grant.give_back(ReleaseOutcome.REFUSED)
+            moves.cannot_reach(grant.worker_id)
+            submit = self._routing.submit
+
+    async def _granted(self, submit: Callable[[Ticket], None], avoided: tuple[str, ...]) -> Grant:
+        """Raises ApiError where the routers have nobody."""
         granted: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
 
         def on_grant(grant: Grant) -> None:
@@ -89,11 +95,11 @@ class Embedding:
             if not granted.done():
                 granted.set_exception(error)
 
-        ticket = Ticket(self._ask, tuple(excluded), on_grant, on_reject)
+        ticket = Ticket(self._ask, avoided, on_grant, on_reject)
         if self.trace is not None:
             self._attempt = self.trace.attempt(now=time.monotonic())
             ticket.traceparent = self.trace.told_router(self._attempt)
-        self._routing.submit(ticket)
+        submit(ticket)
         try:
             async with asyncio.timeout(self._ask.queue_deadline + _QUEUE_GRACE_S - time.monotonic()):
                 return await granted
@@ -102,20 +108,16 @@ class Embedding:
             raise
         except BaseException as error:
             self._routing.cancel(ticket)
-            if granted.done() and not granted.cancelled():
-                self._give_back(granted.result(), ReleaseOutcome.CANCELLED)  # it came as the caller left
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
+                granted.result().give_back(ReleaseOutcome.CANCELLED)  # it came as the caller left
             if isinstance(error, TimeoutError):
                 raise ApiError(Reason.OVERLOADED, "No worker was found in time.", retry_after_s=1.0) from None
             raise
 
-    async def _compute(self, grant: Grant) -> list[Sequence[float]]:
+    async def _compute(self, grant: Grant, session: WorkerSession) -> list[Sequence[float]]:
         outcome = ReleaseOutcome.CANCELLED
         reason: Reason | None = None
         try:
-            session = self._sessions.by_address(grant.worker_address)
-            if session is None:
-                outcome = ReleaseOutcome.REFUSED
-                raise ApiError(Reason.MODEL_NOT_READY, "The worker cannot be reached.", retry_after_s=1.0)
             self.dispatched = time.monotonic()
             self.worker_id = session.worker_id
             spec = self._spec
@@ -135,12 +137,8 @@ class Embedding:
             raise ApiError(Reason.WORKER_FAILED, "The worker that computed the embeddings was lost.") from None
         finally:
             self._attempt_over(reason)
-            self._give_back(grant, outcome)
+            grant.give_back(outcome)
 
     def _attempt_over(self, reason: Reason | None) -> None:
         if self._attempt is not None:
             self._attempt.ended(reason.label if reason is not None else "", now=time.monotonic())
-
-    def _give_back(self, grant: Grant, outcome: ReleaseOutcome) -> None:
-        if grant.router is not None:
-            grant.router.release(grant.lease_id, outcome, 0)

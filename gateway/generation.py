@@ -5,9 +5,7 @@ Generation is moved by calls from the router stream, the worker session and the 
 holds (queue place, keys on a worker, lease) is given back exactly once, in `_let_go`, however it ends. What it has
 produced is known a little later where it was stopped: `counted`.
 
-Until its first output a request may move to another worker: any number of times when workers refuse it honestly,
-once when a worker is lost. After that a failure is the caller's to see. When everyone has refused, those who were full
-are asked again after a pause, a few times: whoever sent it there did not know what they had.
+Until its first output a request may move to another worker: core/moves.py.
 """
 
 from __future__ import annotations
@@ -18,17 +16,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
 
 from inferway.errors import ApiError, Reason
 
+from .choices import Choice, Sink, sum_usage
 from .core.constraints import Constraint
 from .core.generation_fields import Sampling
-from .core.logprobs import ScoredToken
-from .core.sse import FinishReason, Usage
+from .core.moves import Moves, Park, Pause
+from .core.sse import Usage
 from .core.trace import Attempt, RequestTrace
 from .metrics import Metrics
-from .router_client import Ask, Grant, ReleaseOutcome, Ticket
+from .router_client import Ask, Grant, ReleaseOutcome, Ticket, outcome_of
 from .routing import Routing
 from .worker_messages import ModelDescription, RequestSpec
 from .worker_sessions import WorkerSession, WorkerSessions
@@ -37,20 +35,6 @@ log = logging.getLogger(__name__)
 
 # How often `tick` is called: what is due before the next call is done in this one.
 TICK_S = 0.25
-_MAX_WORKERS_LOST = 1
-# Before each time that workers which were full are asked again; a router hears of what they have within a second.
-FULL_PAUSES_S = (0.25, 0.5, 1.0)
-# MODEL_NOT_FOUND: of an adapter that has been unloaded from this worker meanwhile.
-REFUSALS = (Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.MODEL_NOT_READY, Reason.MODEL_NOT_FOUND)
-# What a worker says of itself; every other error that it tells is of the request.
-_WORKER_FAULTS = (Reason.WORKER_FAILED, Reason.UPSTREAM_TIMEOUT)
-
-
-def outcome_of(error: ApiError) -> ReleaseOutcome:
-    """How a lease ends with which a worker has answered by an error."""
-    if error.reason in REFUSALS:
-        return ReleaseOutcome.REFUSED
-    return ReleaseOutcome.FAILED if error.reason in _WORKER_FAULTS else ReleaseOutcome.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,111 +72,10 @@ class Timing:
     first_token: float = 0.0
 
 
-class Sink(Protocol):
-    """Where the text of a request goes. Called on the path of a token: must not block or raise."""
-
-    def on_text(self, index: int, text: str, tokens: int) -> None:
-        """`tokens` is how many the text was made of."""
-
-    def on_scores(self, index: int, scores: Sequence[ScoredToken]) -> None:
-        """Log-probabilities that belong to the text that comes next, or with the finish."""
-
-    def on_finish(self, index: int, text: str, tokens: int, reason: FinishReason) -> None: ...
-    def on_silence(self) -> None:
-        """Nothing has come for a heartbeat's time."""
-
-    def on_tick(self) -> None:
-        """A few times a second, whatever comes."""
-
-
 class _State(Enum):
     WAITING = auto()
     RUNNING = auto()
     ENDED = auto()
-
-
-class _Choice:
-    """One choice on a worker: hands text to the sink, and counts."""
-
-    __slots__ = (
-        "_gaps",
-        "_generation",
-        "_sink",
-        "_told_tokens",
-        "completion_tokens",
-        "index",
-        "is_refused",
-        "key",
-        "last_at",
-        "usage",
-        "wants_scores",
-    )
-
-    def __init__(
-        self, generation: Generation, index: int, sink: Sink, metrics: Metrics, now: float, *, wants_scores: bool
-    ) -> None:
-        self.wants_scores = wants_scores
-        self._generation = generation
-        self._sink = sink
-        self._gaps = metrics.inter_token_latency
-        self.index = index
-        self.key = 0
-        self.last_at = now
-        self.completion_tokens = 0
-        # Of those, the ones that the sink has been given with their text.
-        self._told_tokens = 0
-        # None where nothing is known of it.
-        self.usage: Usage | None = None
-        # The worker has never taken it.
-        self.is_refused = False
-
-    def on_first(self, usage: Usage) -> None:
-        self.usage = usage
-        self._generation.first_output(usage.cached_tokens)
-
-    def on_text(self, text: str, completion_tokens: int, now: float) -> None:
-        fresh = completion_tokens - self.completion_tokens
-        if fresh > 0:
-            if self.completion_tokens:
-                self._gaps.observe((now - self.last_at) / fresh, fresh)
-            self.completion_tokens = completion_tokens
-        self.last_at = now
-        if text:
-            self._generation.spoke_at = now
-            tokens, self._told_tokens = completion_tokens - self._told_tokens, completion_tokens
-            self._sink.on_text(self.index, text, tokens)
-
-    def on_scores(self, scores: Sequence[ScoredToken]) -> None:
-        self._sink.on_scores(self.index, scores)
-
-    def on_finish(self, text: str, reason: FinishReason, usage: Usage, now: float) -> None:
-        self.last_at = now
-        self.usage = usage
-        self.completion_tokens = usage.completion_tokens
-        self._generation.first_output(usage.cached_tokens)
-        self._sink.on_finish(self.index, text, max(0, usage.completion_tokens - self._told_tokens), reason)
-        self._generation.choice_finished(self)
-
-    def on_error(self, error: ApiError, usage: Usage | None = None) -> None:
-        self._stopped(usage or Usage(0, 0))
-        self._generation.choice_failed(self, error)
-
-    def on_counted(self, usage: Usage | None) -> None:
-        """After an abort: the final count, unless the session broke."""
-        if usage is not None:
-            self._stopped(usage)
-        self._generation.choice_counted()
-
-    def _stopped(self, usage: Usage) -> None:
-        """It did not come to its end. Before its first token, what it says of its prompt may not be so yet."""
-        self.is_refused = not usage.prompt_tokens and not self.completion_tokens
-        if usage.prompt_tokens:
-            self.completion_tokens = usage.completion_tokens
-            self.usage = usage if usage.completion_tokens else None
-
-    def on_lost(self) -> None:
-        error = ApiError(Reason.WORKER_FAILED, "The worker that answered this request was lost.")
-        self._generation.choice_failed(self, error, session_broke=True)
 
 
 @dataclass(slots=True)
@@ -201,7 +84,7 @@ class _Run:
 
     grant: Grant
     session: WorkerSession
-    choices: list[_Choice] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     keys: Sequence[int] = ()
     open_choices: int = 0
 
@@ -224,16 +107,9 @@ class Generation:
         # The one that the request ended on, and how many of its choices have yet to tell their final count.
         self._last_run: _Run | None = None
         self._uncounted = 0
-        # Workers that have refused or failed this request, that were full, and that cannot be reached at the moment.
-        self._excluded: set[str] = set()
-        self._full: set[str] = set()
-        self._unreachable: set[str] = set()
-        self._pauses = iter(FULL_PAUSES_S)
+        self._moves = Moves(plan.ask.queue_deadline)
         # When a pause is over; of interest while neither a ticket nor a run is there.
         self._asks_again_at = 0.0
-        self._workers_lost = 0
-        # What the last worker said that did not serve this request.
-        self._refusal: ApiError | None = None
         self._has_output = False
         # When the caller last got something, or was last told that there is nothing yet.
         self.spoke_at = plan.received
@@ -310,7 +186,7 @@ class Generation:
         """Of the present run, or the final counts."""
         if self._run is None and self.usage is not None:
             return self.usage
-        return _sum_usage(self._run.choices if self._run else (), len(self._plan.prompt_token_ids))
+        return sum_usage(self._run.choices if self._run else (), len(self._plan.prompt_token_ids))
 
     # Driven by the choices.
 
@@ -328,7 +204,7 @@ class Generation:
         if not self.started.done():
             self.started.set_result(True)
 
-    def choice_finished(self, choice: _Choice) -> None:
+    def choice_finished(self, choice: Choice) -> None:
         run = self._run
         if run is None or not choice.key:
             return  # its last text was one too many for a slow reader, which has ended the request
@@ -342,7 +218,7 @@ class Generation:
             self._let_go(ReleaseOutcome.OK)
 
     def choice_failed(
-        self, choice: _Choice, error: ApiError, *, session_broke: bool = False, stalled: bool = False
+        self, choice: Choice, error: ApiError, *, session_broke: bool = False, stalled: bool = False
     ) -> None:
         """One choice failed, and with it the request, unless nothing has come of it and it may move."""
         run = self._run
@@ -351,22 +227,14 @@ class Generation:
         choice.key = 0
         if error.param == "constraint" and self._plan.constraint is not None:
             error.param = self._plan.constraint.param  # the caller's own name for it
-        lost = error.reason is Reason.WORKER_FAILED
-        outcome = outcome_of(error)
         died = session_broke or stalled
-        may_move = outcome is ReleaseOutcome.REFUSED or (lost and self._workers_lost < _MAX_WORKERS_LOST)
-        if self._has_output or not may_move:
-            if lost and self._workers_lost:
-                error.extra_headers["x-should-retry"] = "false"
-            self._end(error, outcome, died=died)
+        if self._has_output or not self._moves.may_follow(error):
+            self._end(self._moves.final(error), outcome_of(error), died=died)
             return
         self._attempt_over(error.reason)
-        self._workers_lost += lost
         self._metrics.retries.labels(error.reason.label).inc()
-        is_full = error.reason is Reason.OVERLOADED
-        (self._unreachable if session_broke else self._full if is_full else self._excluded).add(run.grant.worker_id)
-        self._refusal = error
-        self._let_go(outcome, died=died)
+        self._moves.failed(run.grant.worker_id, error, session_broke=session_broke)
+        self._let_go(outcome_of(error), died=died)
         self._submit()
 
     def choice_counted(self) -> None:
@@ -381,8 +249,7 @@ class Generation:
     def _new_ticket(self) -> Ticket:
         self._state = _State.WAITING
         self._attempt_over(Reason.MODEL_NOT_READY)  # where it was granted, and not sent
-        avoided = tuple(self._excluded | self._full | self._unreachable)
-        self._ticket = Ticket(self._plan.ask, avoided, self._granted, self._rejected)
+        self._ticket = Ticket(self._plan.ask, self._moves.avoided, self._granted, self._rejected)
         trace = self._plan.trace
         if trace is not None:
             self._attempt = trace.attempt(now=time.monotonic())
@@ -403,26 +270,15 @@ class Generation:
         return trace.told_worker(attempt)
 
     def _rejected(self, error: ApiError) -> None:
-        """Nobody takes it; where a worker had it before, what that one said is the better answer."""
         self._ticket = None
         self._attempt_over(error.reason)
-        left_s = self._plan.ask.queue_deadline - time.monotonic()
-        is_full = self._full and error.reason is Reason.OVERLOADED
-        if is_full and (pause_s := next(self._pauses, left_s)) < left_s:
-            self._full.clear()
-            self._unreachable.clear()
-            self._asks_again_at = time.monotonic() + pause_s
-        elif self._unreachable and left_s > 0.0:
-            # They may come back in time, and everyone else has been asked.
-            self._unreachable.clear()
-            self._routing.park(self._new_ticket())
-        else:
-            answer = self._refusal or error
-            if error.reason is Reason.WORKER_FAILED:
-                # Its prompt has killed workers before.
-                error.extra_headers["x-should-retry"] = "false"
-                answer = error
-            self.fail(answer)
+        match self._moves.after_rejection(error, time.monotonic()):
+            case Pause(until):
+                self._asks_again_at = until
+            case Park():
+                self._routing.park(self._new_ticket())
+            case ApiError() as answer:
+                self.fail(answer)
 
     def _granted(self, grant: Grant) -> None:
         try:
@@ -436,16 +292,14 @@ class Generation:
         session = self._sessions.by_address(grant.worker_address)
         if session is None:
             # The router knows a worker that this gateway has no session with (any more, or yet).
-            if grant.router is not None:
-                grant.router.release(grant.lease_id, ReleaseOutcome.REFUSED, 0)
-            self._unreachable.add(grant.worker_id)
+            grant.give_back(ReleaseOutcome.REFUSED)
+            self._moves.cannot_reach(grant.worker_id)
             self._submit()
             return
         if session.models.get(self._plan.ask.model) != self._plan.description:
             # Another tokenizer, template or context than the one that this prompt was made for.
-            if grant.router is not None:
-                grant.router.release(grant.lease_id, ReleaseOutcome.REFUSED, 0)
-            self._excluded.add(grant.worker_id)
+            grant.give_back(ReleaseOutcome.REFUSED)
+            self._moves.cannot_use(grant.worker_id)
             self._submit()
             return
         self._ticket = None
@@ -472,7 +326,7 @@ class Generation:
             settlement=plan.settlement,
         )
         run.choices += [
-            _Choice(self, index, self._sink, self._metrics, now, wants_scores=plan.logprobs is not None)
+            Choice(self, index, self._sink, self._metrics, now, wants_scores=plan.logprobs is not None)
             for index in range(plan.ask.num_choices)
         ]
         run.keys = session.generate(spec, run.choices)
@@ -524,10 +378,8 @@ class Generation:
         for choice in running:
             key, choice.key = choice.key, 0
             run.session.abort(key, choice.on_counted if is_last else None)
-        self.usage = _sum_usage(run.choices, len(self._plan.prompt_token_ids))
-        if run.grant.router is not None:
-            tokens = self.usage.completion_tokens
-            run.grant.router.release(run.grant.lease_id, outcome, tokens, died=died)
+        self.usage = sum_usage(run.choices, len(self._plan.prompt_token_ids))
+        run.grant.give_back(outcome, self.usage.completion_tokens, died=died)
 
     def _tell_counted(self) -> None:
         if self._uncounted or self.counted.done():
@@ -536,16 +388,5 @@ class Generation:
         if run is None or all(choice.is_refused for choice in run.choices):
             self.counted.set_result(Usage(0, 0))
         else:
-            self.usage = _sum_usage(run.choices, len(self._plan.prompt_token_ids))
+            self.usage = sum_usage(run.choices, len(self._plan.prompt_token_ids))
             self.counted.set_result(self.usage)
-
-
-def _sum_usage(choices: Sequence[_Choice], prompt_tokens: int) -> Usage:
-    """The prompt once, as the engine counted it; completions of all choices."""
-    known = [choice.usage for choice in choices if choice.usage is not None]
-    return Usage(
-        prompt_tokens=max((usage.prompt_tokens for usage in known), default=prompt_tokens),
-        completion_tokens=sum(choice.completion_tokens for choice in choices),
-        cached_tokens=min((usage.cached_tokens for usage in known), default=0),
-        reasoning_tokens=sum(usage.reasoning_tokens for usage in known),
-    )

@@ -16,8 +16,10 @@ import grpc
 
 from inferway import grpc_util, logs
 from inferway.api.v1 import router_pb2, router_pb2_grpc
-from inferway.errors import ApiError
+from inferway.errors import ApiError, Reason
 from inferway.lifecycle import end_if_cancelled
+
+from .core.moves import REFUSALS
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,17 @@ class ReleaseOutcome(Enum):
     REFUSED = router_pb2.RELEASE_OUTCOME_REFUSED
     # The worker's transport broke, its engine stalled, or it said that it failed.
     FAILED = router_pb2.RELEASE_OUTCOME_FAILED
+
+
+# What a worker says of itself; every other error that it tells is of the request.
+_WORKER_FAULTS = (Reason.WORKER_FAILED, Reason.UPSTREAM_TIMEOUT)
+
+
+def outcome_of(error: ApiError) -> ReleaseOutcome:
+    """How a lease ends with which a worker has answered by an error."""
+    if error.reason in REFUSALS:
+        return ReleaseOutcome.REFUSED
+    return ReleaseOutcome.FAILED if error.reason in _WORKER_FAULTS else ReleaseOutcome.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,11 @@ class Grant:
     lease_id: int = 0
     predicted_ttft_s: float = 0.0
     router: RouterClient | None = None
+
+    def give_back(self, outcome: ReleaseOutcome, completion_tokens: int = 0, *, died: bool = False) -> None:
+        """See RouterClient.release."""
+        if self.router is not None:
+            self.router.release(self.lease_id, outcome, completion_tokens, died=died)
 
 
 class Ticket:

@@ -20,6 +20,7 @@ from inferway.errors import ApiError, Reason
 from ..accounts import note
 from ..answers import GatheredAnswer, Part, StreamedAnswer
 from ..catalog import Catalog, ServedModel
+from ..choices import Sink
 from ..config import Config
 from ..core.answer_reader import AnswerReader
 from ..core.generation_fields import GenerationRequest
@@ -29,7 +30,7 @@ from ..core.rendezvous import session_of
 from ..core.sse import Answer, ChoiceText, Encoder, Usage
 from ..core.tenants import Caller
 from ..embedding import Embedding
-from ..generation import TICK_S, Plan, Sink, Timing
+from ..generation import TICK_S, Plan, Timing
 from ..generation_group import Running
 from ..identity import new_answer_id
 from ..in_flight import Progress

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.generation import FULL_PAUSES_S
+from gateway.core.moves import PAUSES_S
 from tests.support.client import send
 from tests.support.json_lines import JsonLines
 from tests.support.probes import http_text
@@ -26,7 +26,7 @@ SCRIPTS = {
     "full": [FULL],
     "full_a": [{"worker": "A", **FULL}],
 }
-ATTEMPTS = 1 + len(FULL_PAUSES_S)
+ATTEMPTS = 1 + len(PAUSES_S)
 
 
 @pytest.fixture
