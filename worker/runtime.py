@@ -15,27 +15,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from math import isfinite
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferway import logs
 from inferway.errors import OK, ApiError, Reason
-from inferway.lifecycle import gather_or_fail
 
-from .core.admission import check, check_embed, check_settlement
+from .core.admission import check, check_settlement
 from .core.choice import Choice, Delta
 from .core.detokenize import TokenTable, token_table
 from .core.orphans import Orphan, Orphans
-from .core.outbox import Outbox
 from .core.served import ServedModels
 from .core.stop import StopStrings
 from .core.trace import ChoiceEnd
 from .core.watch import CacheContents, WatchFeed
+from .embeddings import Embeddings
 from .engine import Adapter, EmbedRequest, Engine, EngineInfo, FinishReason, GenerateRequest, Load, Output, Step
 from .metrics import WorkerMetrics
+from .occupancy import Occupancy
+from .orphan_offers import OrphanOffers
+from .sessions import GatewaySession, Live, Watcher
 from .tracing import ChoiceTraces
 
 log = logging.getLogger(__name__)
@@ -43,49 +43,7 @@ log = logging.getLogger(__name__)
 # Share of the newest duration in the running mean that Retry-After is made from.
 _DURATION_WEIGHT = 0.1
 _RETRY_AFTER_S = (1.0, 30.0)
-# Between two lines of the log about orphans that were given up.
-_DROPPED_LOG_S = 60.0
 _ENGINE_FAILED = "The engine of this worker has failed."
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    """A choice between its admission and its last delta."""
-
-    engine_key: int
-    gateway_key: int
-    session: GatewaySession
-    request: GenerateRequest
-    choice: Choice
-    started_at: float
-    has_output: bool = False
-    # Monotonic seconds; 0 = not reached, or not known.
-    prefill_at: float = 0.0
-    first_output_at: float = 0.0
-    is_aborting: bool = False
-    is_settled_later: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class GatewaySession:
-    """One gateway process. `wake` is set when there is something to write: in the outbox, or orphans."""
-
-    gateway_id: str = ""
-    is_open: bool = True
-    outbox: Outbox = field(default_factory=Outbox)
-    orphans: list[Orphan] = field(default_factory=list)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    live: dict[int, Live] = field(default_factory=dict)
-    # The version of the served models that this gateway has been told.
-    models_version: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Watcher:
-    """One router. `wake` is set when there is something new to report."""
-
-    feed: WatchFeed
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Runtime:
@@ -109,24 +67,18 @@ class Runtime:
         self.is_draining = False
         self.is_closing = False
         self._is_refusing = False
-        self.idle = asyncio.Event()
-        self.idle.set()
+        self._occupancy = Occupancy()
+        self.idle = self._occupancy.idle
+        self._embeddings = Embeddings(engine, self._check_open, self.served, self._occupancy, clock, metrics, traces)
         # By the engine's name of the model; an embedding model has none.
         self._tables: dict[str, TokenTable] = {}
         # Adapters that take nothing new and are about to go.
         self._leaving: set[Adapter] = set()
         self._changes: set[asyncio.Task[None]] = set()
         self._live: dict[int, Live] = {}
-        self._leases: dict[int, int] = {}
-        # Requests for embeddings that are being computed, and how many of their inputs at a time.
-        self._num_embedding = 0
-        self._embed_slots = asyncio.Semaphore(1)
         self._sessions: set[GatewaySession] = set()
         self._orphans: Orphans[GatewaySession] = Orphans()
-        self._orphans_timer: asyncio.TimerHandle | None = None
-        # Those in the log, and when that was written.
-        self._dropped_told = 0
-        self._dropped_told_at = -_DROPPED_LOG_S
+        self._offers = OrphanOffers(self._orphans, self._sessions, clock)
         self._watchers: set[Watcher] = set()
         self._contents = CacheContents()
         self._last_key = 0
@@ -142,7 +94,7 @@ class Runtime:
             if "embeddings" not in model.capabilities
         }
         self.info = info
-        self._embed_slots = asyncio.Semaphore(info.max_running)
+        self._embeddings.start(info)
         self._update_served()
         return info
 
@@ -155,7 +107,7 @@ class Runtime:
     def greet_session(self, session: GatewaySession, gateway_id: str) -> None:
         """The gateway has said who it is."""
         session.gateway_id = gateway_id
-        self._offer_orphans()
+        self._offers.renew()
 
     def close_session(self, session: GatewaySession) -> None:
         """The gateway is gone: everything it asked for stops now."""
@@ -164,7 +116,7 @@ class Runtime:
         self._orphans.lose(session, session.gateway_id, now=self._clock())
         for gateway_key in list(session.live):
             self.abort(session, gateway_key)
-        self._offer_orphans()
+        self._offers.renew()
 
     def generate(
         self,
@@ -211,7 +163,7 @@ class Runtime:
     def book_orphans(self, orphan_ids: Sequence[int]) -> None:
         """Unknown ones are ignored."""
         self._orphans.book(orphan_ids)
-        self._offer_orphans()
+        self._offers.renew()
 
     def age_ms(self, orphan: Orphan) -> int:
         """Since its last choice ended."""
@@ -219,72 +171,7 @@ class Runtime:
 
     async def embed(self, requests: Sequence[EmbedRequest], lease_id: int) -> list[Sequence[float]]:
         """The embeddings of all inputs of one request; cancelling it frees what it holds. Raises ApiError."""
-        started, outcome = self._clock(), Reason.CLIENT_CLOSED_REQUEST.label
-        try:
-            requests = [self._checked(request) for request in requests]
-            with self._embedding(lease_id):
-                vectors = await gather_or_fail(self._embed_one(request) for request in requests)
-            outcome = OK
-        except ApiError as error:
-            outcome = error.reason.label
-            self._metrics.outcomes[outcome] += 1
-            raise
-        except Exception:
-            outcome = Reason.INTERNAL_ERROR.label
-            raise
-        finally:
-            if self._traces is not None:
-                self._trace_embed(self._traces, requests, lease_id, outcome, started)
-        self._metrics.outcomes[OK] += 1
-        for request in requests:
-            self._metrics.prompt_tokens[request.model] += len(request.prompt_token_ids)
-        return vectors
-
-    def _trace_embed(
-        self, traces: ChoiceTraces, requests: Sequence[EmbedRequest], lease_id: int, outcome: str, started: float
-    ) -> None:
-        if not requests:
-            return
-        end = ChoiceEnd(
-            request_id=requests[0].request_id,
-            model=requests[0].model[:200],
-            engine=self.info.name if self.info is not None else "",
-            choice_index=0,
-            lease_id=lease_id,
-            started=started,
-            prefill=0.0,
-            first_token=0.0,
-            ended=self._clock(),
-            outcome=outcome,
-            prompt_tokens=sum(len(request.prompt_token_ids) for request in requests),
-            is_embedding=True,
-        )
-        traces.ended(requests[0].traceparent, end)
-
-    def _checked(self, request: EmbedRequest) -> EmbedRequest:
-        self._check_open()
-        served = self.served.find(request.model)
-        check_embed(request, served.info)
-        return replace(request, model=served.model, adapter=served.adapter)
-
-    async def _embed_one(self, request: EmbedRequest) -> Sequence[float]:
-        async with self._embed_slots:
-            vector = await self._engine.embed(request)
-        if not all(map(isfinite, vector)):
-            raise ApiError(Reason.WORKER_FAILED, "The engine computed an embedding with values that are no numbers.")
-        return vector
-
-    @contextmanager
-    def _embedding(self, lease_id: int) -> Iterator[None]:
-        self._num_embedding += 1
-        self.idle.clear()
-        self._hold(lease_id)
-        try:
-            yield
-        finally:
-            self._num_embedding -= 1
-            self._let_go(lease_id)
-            self._note_idle()
+        return await self._embeddings.compute(requests, lease_id)
 
     def open_watch(self) -> Watcher:
         assert self.info is not None
@@ -300,8 +187,8 @@ class Runtime:
         return self._engine.load()
 
     def lease_ids(self) -> list[int]:
-        """The leases of all choices that have not ended, each once."""
-        return list(self._leases)
+        """The leases of all choices and embeddings that have not ended, each once."""
+        return self._occupancy.lease_ids()
 
     def announce_drain(self) -> None:
         """Tell every watcher that this worker is leaving."""
@@ -341,8 +228,7 @@ class Runtime:
 
     async def close(self) -> None:
         await self._engine.close()
-        if self._orphans_timer is not None:
-            self._orphans_timer.cancel()
+        self._offers.end()
 
     async def _load_adapter(self, adapter: Adapter, path: str) -> None:
         await self._engine.load_adapter(adapter, path)
@@ -420,8 +306,7 @@ class Runtime:
         )
         self._live[live.engine_key] = live
         session.live[gateway_key] = live
-        self.idle.clear()
-        self._hold(request.lease_id)
+        self._occupancy.begin(request.lease_id)
         self._metrics.prompt_tokens[served.model] += len(request.prompt_token_ids)
         self._wake_watchers()
 
@@ -485,15 +370,14 @@ class Runtime:
         if live.is_settled_later:
             self._orphans.end(live.session, live.gateway_key, live.choice.usage, outcome, now=now)
             if not live.session.is_open:
-                self._offer_orphans()
-            self._log_dropped(now)
+                self._offers.renew()
+            self._offers.log_dropped(now)
         if self.is_closing and outcome == Reason.CLIENT_CLOSED_REQUEST.label:
             outcome = Reason.SHUTTING_DOWN.label  # cut at the drain limit, whoever was there to read it
         request, seconds = live.request, now - live.started_at
-        self._let_go(request.lease_id)
+        self._occupancy.end(request.lease_id)
         self._metrics.outcomes[outcome] += 1
         self._mean_duration_s += (seconds - self._mean_duration_s) * _DURATION_WEIGHT
-        self._note_idle()
         logs.event(
             log,
             "ended",
@@ -506,7 +390,6 @@ class Runtime:
             cached_tokens=live.choice.cached_tokens,
             completion_tokens=live.choice.completion_tokens,
         )
-
         if self._traces is not None:
             self._trace(request, outcome, live.started_at, now, live)
 
@@ -533,27 +416,6 @@ class Runtime:
         )
         self._traces.ended(request.traceparent, end)
 
-    def _offer_orphans(self) -> None:
-        """Tell sessions of those whose turn it is, and keep one timer for the next that time alone makes due."""
-        now = self._clock()
-        open_sessions = {session: session.gateway_id for session in self._sessions if session.gateway_id}
-        for session, orphan in self._orphans.offers(open_sessions, now=now):
-            session.orphans.append(orphan)
-            session.wake.set()
-        if self._orphans_timer is not None:
-            self._orphans_timer.cancel()
-            self._orphans_timer = None
-        at = self._orphans.next_at()
-        if at is not None and not self.is_closing:
-            loop = asyncio.get_running_loop()
-            self._orphans_timer = loop.call_later(max(0.0, at - now), self._offer_orphans)
-
-    def _log_dropped(self, now: float) -> None:
-        dropped = self._orphans.dropped
-        if dropped != self._dropped_told and now >= self._dropped_told_at + _DROPPED_LOG_S:
-            count, self._dropped_told, self._dropped_told_at = dropped - self._dropped_told, dropped, now
-            logs.event(log, "orphans_dropped", level=logging.ERROR, count=count)
-
     def _check_open(self) -> EngineInfo:
         """What the engine is, unless nothing new is taken. Raises ApiError."""
         if self._is_refusing:
@@ -561,22 +423,6 @@ class Runtime:
         if self.info is None:
             raise ApiError(Reason.MODEL_NOT_READY, "This worker is loading its model.", retry_after_s=1.0)
         return self.info
-
-    def _hold(self, lease_id: int) -> None:
-        if lease_id:
-            self._leases[lease_id] = self._leases.get(lease_id, 0) + 1
-
-    def _let_go(self, lease_id: int) -> None:
-        if lease_id:
-            left = self._leases[lease_id] - 1
-            if left:
-                self._leases[lease_id] = left
-            else:
-                del self._leases[lease_id]
-
-    def _note_idle(self) -> None:
-        if not self._live and not self._num_embedding:
-            self.idle.set()
 
     def _retry_after_s(self) -> float:
         """When a slot should be free: the mean duration of a choice over the slots that end one after another."""

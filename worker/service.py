@@ -22,7 +22,8 @@ from inferway.sampling import RANGES
 from .core.choice import Delta, Usage
 from .core.logprobs import ScoredToken
 from .engine import Constraint, ConstraintKind, EmbedRequest, FinishReason, GenerateRequest, ModelInfo, Sampling
-from .runtime import GatewaySession, Runtime, Watcher
+from .runtime import Runtime
+from .sessions import GatewaySession, Watcher
 
 log = logging.getLogger(__name__)
 

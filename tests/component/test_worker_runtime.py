@@ -11,7 +11,8 @@ from worker.core.choice import Delta
 from worker.engine import GenerateRequest, Sampling
 from worker.engines.scripted.engine import ScriptedEngine
 from worker.metrics import WorkerMetrics
-from worker.runtime import GatewaySession, Runtime
+from worker.runtime import Runtime
+from worker.sessions import GatewaySession
 
 
 class Trips(ScriptedEngine):
