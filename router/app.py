@@ -138,7 +138,7 @@ class App:
             resolver=self._resolver,
             resolve_interval_s=self._resolve_interval_s,
         )
-        servicer = RouterService(router_id, self._driver, pool.members, self._metrics)
+        servicer = RouterService(router_id, self._driver, pool.members, pool.cordon, self._metrics)
         router_pb2_grpc.add_RouterServicer_to_server(servicer, self._grpc)
         self._tracer.start()
         await self._grpc.start()

@@ -166,6 +166,9 @@ class Driver:
         self.settle()
         self.membership_changed()
 
+    def is_drained(self, worker_id: str) -> bool:
+        return self.dispatcher.is_drained(worker_id)
+
     def has_leases(self, worker_id: str) -> bool:
         worker = self.known(worker_id).worker
         return worker is not None and bool(worker.books.leases)

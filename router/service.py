@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -110,11 +110,17 @@ class _Outbox:
 
 class RouterService(router_pb2_grpc.RouterServicer):
     def __init__(
-        self, router_id: str, driver: Driver, members: Callable[[], Iterator[MemberView]], metrics: RouterMetrics
+        self,
+        router_id: str,
+        driver: Driver,
+        members: Callable[[], Iterator[MemberView]],
+        cordon: Callable[[str, bool], Awaitable[None]],
+        metrics: RouterMetrics,
     ) -> None:
         self._router_id = router_id
         self._driver = driver
         self._members = members
+        self._cordon = cordon
         self._metrics = metrics
 
     async def Dispatch(self, request_iterator: AsyncIterator[router_pb2.DispatchRequest], context: Any) -> None:
@@ -170,7 +176,9 @@ class RouterService(router_pb2_grpc.RouterServicer):
             names += f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no worker {request.worker!r}; there are: {names}")
         if request.order != router_pb2.DRAIN_ORDER_UNSPECIFIED:
-            self._driver.drain(worker_id, request.order == router_pb2.DRAIN_ORDER_DRAIN)
+            is_out = request.order == router_pb2.DRAIN_ORDER_DRAIN
+            self._driver.drain(worker_id, is_out)
+            await self._cordon(worker_id, is_out)
         return self._drain_response(worker_id)
 
     def _drain_response(self, worker_id: str) -> router_pb2.DrainResponse:

@@ -12,6 +12,7 @@ from .core.messages import Report, WorkerInfo
 
 # A worker that accepts connections but does not answer counts as away.
 _DESCRIBE_TIMEOUT_S = 5.0
+_CORDON_TIMEOUT_S = 2.0
 
 
 class WorkerContractError(Exception):
@@ -48,6 +49,11 @@ class WorkerClient:
         finally:
             call.cancel()
 
+    async def cordon(self, cordoned: bool) -> None:
+        """Have the worker remember that an operator has taken it out, or back. Raises grpc.RpcError."""
+        request = worker_pb2.CordonRequest(cordoned=cordoned)
+        await self._stub.Cordon(request, timeout=_CORDON_TIMEOUT_S, metadata=self._token.metadata())
+
     async def close(self) -> None:
         await self._channel.close(None)
 
@@ -75,6 +81,7 @@ def worker_info(response: worker_pb2.DescribeResponse, address: str) -> WorkerIn
         prefill_tokens_per_s=_rate(response.prefill_tokens_per_s),
         publishes_kv_events=response.publishes_kv_events,
         models_version=response.models_version,
+        is_cordoned=response.cordoned,
     )
 
 

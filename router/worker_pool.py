@@ -7,6 +7,7 @@
 An address that vanishes from DNS, or from the endpoints of a Kubernetes service, is withdrawn (nothing new for it) and
 dropped once it has no leases or is lost. One whose pod terminates is withdrawn at once, whoever else names it; one that
 is not ready is withdrawn and kept. Another pod at the address of an earlier one is another member.
+What an operator wants of a worker is told to the worker itself, which remembers it for routers that start later.
 The pool owns connections and addresses; what is known of a worker's load lives in the dispatcher.
 """
 
@@ -48,6 +49,8 @@ class WorkerEvents(Protocol):
     def worker_down(self, worker_id: str) -> None: ...
     def withdraw(self, worker_id: str, withdrawn: bool) -> None: ...
     def has_leases(self, worker_id: str) -> bool: ...
+    def drain(self, worker_id: str, drained: bool) -> None: ...
+    def is_drained(self, worker_id: str) -> bool: ...
 
     def membership_changed(self) -> None:
         """An address has come or gone."""
@@ -63,6 +66,7 @@ class MemberView(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Member:
     address: str
+    client: WorkerClient
     # Of the pod that listens there; empty where it is not known.
     identity: str = ""
     task: asyncio.Task[None] | None = None
@@ -112,6 +116,8 @@ class WorkerPool:
         # A source knows something new.
         self._moved = asyncio.Event()
         self._trouble: dict[DnsName, str] = {}
+        # Of operators, by worker id, and not told to the worker yet: whether it is taken out.
+        self._orders: dict[str, bool] = {}
 
     def members(self) -> Iterator[MemberView]:
         for member in self._members.values():
@@ -130,6 +136,13 @@ class WorkerPool:
         failed = {name.host for name, trouble in self._trouble.items() if trouble}
         failed |= {member.address for member in self._members.values() if member.trouble}
         return [name for name in self.unanswered() if name not in failed]
+
+    async def cordon(self, worker_id: str, cordoned: bool) -> None:
+        """Tell the worker that it is taken out, or back; one that is away hears it when it is met again."""
+        self._orders[worker_id] = cordoned
+        for member in list(self._members.values()):
+            if member.is_up and member.worker_id == worker_id:
+                await self._tell_order(member, worker_id)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -183,7 +196,7 @@ class WorkerPool:
                 self._drop(member)
                 member = None
             if member is None:
-                member = self._members[address] = _Member(address, identity)
+                member = self._members[address] = _Member(address, WorkerClient(address, self._token), identity)
                 member.task = group.create_task(self._keep_in_touch(member), name=f"worker {address}")
                 logs.event(log, "worker_address_added", address=address)
                 self._events.membership_changed()
@@ -217,12 +230,13 @@ class WorkerPool:
         self._events.membership_changed()
 
     async def _keep_in_touch(self, member: _Member) -> None:
-        client = WorkerClient(member.address, self._token)
+        client = member.client
         try:
             while True:
                 try:
                     info = await client.describe(patient=bool(member.trouble) or member.has_answered)
                     if self._claim(member, info):
+                        await self._agree(member, info)
                         await self._watch(client, member, info)
                         self._note_trouble(member, "the worker ended its stream")
                 except grpc.aio.AioRpcError as error:
@@ -235,6 +249,29 @@ class WorkerPool:
                 member.pause_s = min(_RECONNECT_S[1], member.pause_s * 2)
         finally:
             await client.close()
+
+    async def _agree(self, member: _Member, info: WorkerInfo) -> None:
+        """Whether it is taken out. A router that has had no order learns from the worker, else it is the other way."""
+        worker_id, is_drained = info.worker_id, self._events.is_drained(info.worker_id)
+        if is_drained == info.is_cordoned:
+            self._orders.pop(worker_id, None)
+        elif is_drained or worker_id in self._orders:
+            self._orders[worker_id] = is_drained
+            await self._tell_order(member, worker_id)
+        else:
+            self._events.drain(worker_id, True)
+
+    async def _tell_order(self, member: _Member, worker_id: str) -> None:
+        order = self._orders[worker_id]
+        try:
+            await member.client.cordon(order)
+        except grpc.aio.AioRpcError as error:
+            # One of an earlier version remembers nothing.
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                logs.event(log, "cordon_not_told", level=logging.WARNING, worker_id=worker_id, error=error.details())
+                return
+        if self._orders.get(worker_id) is order:
+            del self._orders[worker_id]
 
     async def _watch(self, client: WorkerClient, member: _Member, info: WorkerInfo) -> None:
         """Follow the reports of one incarnation until the stream ends or another answers."""

@@ -57,6 +57,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self._runtime = runtime
         # By the name of the model.
         self._digests: dict[str, str] = {}
+        self._is_cordoned = False
 
     async def Describe(self, request: worker_pb2.DescribeRequest, context: Any) -> worker_pb2.DescribeResponse:
         await self._refuse_while_loading(context)
@@ -73,6 +74,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             kv_total_tokens=info.kv_total_tokens,
             prefill_tokens_per_s=info.prefill_tokens_per_s,
             publishes_kv_events=info.publishes_kv_events,
+            cordoned=self._is_cordoned,
         )
 
     async def GetTokenizer(
@@ -163,6 +165,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             await _abort(context, error)
         logs.event(log, "adapter_unloaded", model=request.model, adapter=request.adapter)
         return worker_pb2.UnloadAdapterResponse()
+
+    async def Cordon(self, request: worker_pb2.CordonRequest, context: Any) -> worker_pb2.CordonResponse:
+        if request.cordoned != self._is_cordoned:
+            logs.event(log, "cordoned" if request.cordoned else "uncordoned")
+        self._is_cordoned = request.cordoned
+        return worker_pb2.CordonResponse()
 
     async def _read(self, session: GatewaySession, requests: AsyncIterator[worker_pb2.SessionRequest]) -> None:
         async for request in requests:

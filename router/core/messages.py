@@ -92,6 +92,8 @@ class WorkerInfo:
     publishes_kv_events: bool = False
     # Grows whenever `models` changes.
     models_version: int = 0
+    # An operator has taken it out, as some router has told it.
+    is_cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from inferway.api.v1 import router_pb2, router_pb2_grpc
+from router.app import App
 from router.sources import DnsName
 from tests.support.client import Answer, send
 from tests.support.command import Done, inferway
@@ -210,6 +212,56 @@ async def test_a_drain_outlives_reports_and_names() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as failure:
                 await order(router_pb2.DRAIN_ORDER_DRAIN, name)
             assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_drain_outlives_routers_and_workers() -> None:
+    """A worker tells a router that is started anew, a router its worker; each router keeps the order that it got."""
+    scripted = ("--engine", "scripted", "--name", "a", "--listen")
+    with Process("worker", *scripted, "127.0.0.1:0") as worker:
+
+        async def told(app: App, *more: str) -> None:
+            assert (await inferway("drain", "a", *more, "--routers", app.address)).status == 0
+
+        async with router(worker.address) as first:
+            await until(lambda: status(first) == "ready")
+            await told(first)
+            async with router(worker.address) as second:
+                await until(lambda: status(second) == "draining")
+                assert second.dispatcher.is_drained("a")
+                await told(second, "--undo")
+                assert (status(first), status(second)) == ("draining", "ready")
+        async with router(worker.address) as third:
+            await until(lambda: status(third) == "ready")
+            await told(third)
+            worker.kill()
+            await until(lambda: status(third) == "lost")
+            with Process("worker", *scripted, worker.address) as again:
+                await until(lambda: status(third) == "draining")
+                async with router(again.address) as fourth:
+                    await until(lambda: status(fourth) == "draining")
+                again.kill()
+                await until(lambda: status(third) == "lost")
+                await told(third, "--undo")
+            with Process("worker", *scripted, worker.address):
+                await until(lambda: status(third) == "ready")
+
+
+@pytest.mark.slow
+async def test_an_order_that_a_worker_could_not_be_told() -> None:
+    """Taken back while the worker is out of reach, it stays taken back when the same process is met again."""
+    with Process("worker", "--engine", "scripted", "--name", "a", "--listen", "127.0.0.1:0") as worker:
+        async with router(worker.address) as app:
+            await until(lambda: status(app) == "ready")
+            assert (await inferway("drain", "a", "--routers", app.address)).status == 0
+            worker.popen.send_signal(signal.SIGSTOP)
+            try:
+                assert (await inferway("drain", "a", "--undo", "--routers", app.address)).status == 0
+                await until(lambda: status(app) == "lost", 20)
+            finally:
+                worker.popen.send_signal(signal.SIGCONT)
+            await until(lambda: status(app) == "ready", 20)
+        async with router(worker.address) as other:
+            await until(lambda: status(other) == "ready")
 
 
 async def test_several_models_and_pools_in_one_router() -> None:

@@ -26,7 +26,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("worker_id", "instance_id", "engine", "models", "max_running", "max_waiting", "kv_total_tokens", "prefill_tokens_per_s", "publishes_kv_events", "models_version")
+    __slots__ = ("worker_id", "instance_id", "engine", "models", "max_running", "max_waiting", "kv_total_tokens", "prefill_tokens_per_s", "publishes_kv_events", "models_version", "cordoned")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class DescribeResponse(_message.Message):
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     PUBLISHES_KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     instance_id: str
     engine: str
@@ -47,7 +48,8 @@ class DescribeResponse(_message.Message):
     prefill_tokens_per_s: float
     publishes_kv_events: bool
     models_version: int
-    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., engine: _Optional[str] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., publishes_kv_events: _Optional[bool] = ..., models_version: _Optional[int] = ...) -> None: ...
+    cordoned: bool
+    def __init__(self, worker_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., engine: _Optional[str] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., publishes_kv_events: _Optional[bool] = ..., models_version: _Optional[int] = ..., cordoned: _Optional[bool] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "aliases", "context_length", "tokenizer_digest", "chat_template", "bos_token", "eos_token", "block_size", "vocab_size", "created", "tool_parser", "reasoning_parser", "structural_marks", "capabilities", "parent")
@@ -340,5 +342,15 @@ class UnloadAdapterRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class UnloadAdapterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CordonRequest(_message.Message):
+    __slots__ = ("cordoned",)
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
+    cordoned: bool
+    def __init__(self, cordoned: _Optional[bool] = ...) -> None: ...
+
+class CordonResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

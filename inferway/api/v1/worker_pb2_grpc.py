@@ -69,6 +69,11 @@ class WorkerStub:
                 request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
                 response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterResponse.FromString,
                 _registered_method=True)
+        self.Cordon = channel.unary_unary(
+                '/inferway.api.v1.Worker/Cordon',
+                request_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.CordonRequest.SerializeToString,
+                response_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.CordonResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer:
@@ -126,6 +131,13 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cordon(self, request, context):
+        """Remember, until the process ends, whether an operator has taken this worker out, for routers that start later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -163,6 +175,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.UnloadAdapter,
                     request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterRequest.FromString,
                     response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'Cordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cordon,
+                    request_deserializer=inferway_dot_api_dot_v1_dot_worker__pb2.CordonRequest.FromString,
+                    response_serializer=inferway_dot_api_dot_v1_dot_worker__pb2.CordonResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +371,33 @@ class Worker:
             '/inferway.api.v1.Worker/UnloadAdapter',
             inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
             inferway_dot_api_dot_v1_dot_worker__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferway.api.v1.Worker/Cordon',
+            inferway_dot_api_dot_v1_dot_worker__pb2.CordonRequest.SerializeToString,
+            inferway_dot_api_dot_v1_dot_worker__pb2.CordonResponse.FromString,
             options,
             channel_credentials,
             insecure,
