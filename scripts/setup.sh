@@ -64,7 +64,8 @@ quietly() {
     return 1
 }
 
-# Prints the requirements named by a list of extras, a line each; with --no-deps those installed without their own.
+# Prints the requirements named by a list of extras, a line each; with --no-deps those installed without their own. Where
+# extras pin a package differently, the first counts.
 requirements() {
     "$venv/bin/python" - "$@" <<'PYTHON'
 import sys
@@ -79,7 +80,10 @@ if sys.argv[1] == "--no-deps":
 else:
     table = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in sys.argv[1:] for line in table[extra])]
-print("\n".join(dict.fromkeys(lines)))
+pins = {}
+for line in lines:
+    pins.setdefault(line.partition("==")[0], line)
+print("\n".join(pins.values()))
 PYTHON
 }
 
