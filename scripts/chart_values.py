@@ -53,7 +53,7 @@ _CHART_SAYS: Mapping[str, set[str]] = {
 # What values mean that stand in several places, where nothing is said of them.
 _EVERYWHERE = {
     "affinity": "As in a pod.",
-    "annotations": "Annotations of the Service.",
+    "annotations": "Annotations of the object.",
     "enabled": "Whether there is one.",
     "extraVolumeMounts": "Where they are mounted, as in a container.",
     "failureThreshold": "Failures in a row until it counts as failed.",

@@ -67,7 +67,7 @@ def test_the_schemas_see_mistakes() -> None:
         kubernetes_validate.validate(service, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize("kind", CUSTOM_KINDS)
+@pytest.mark.parametrize("kind", _DEFINITIONS)
 def test_operators_take_every_object(kind: str) -> None:
     """Each object of a kind that an operator brings is valid by its definition, and would be stored as it was sent."""
     objects = [one for name in VALUE_SETS for one in value_set(name).of(kind)]

@@ -15,8 +15,8 @@ import yaml
 CHART = Path(__file__).resolve().parents[2] / "helm" / "inferway"
 VALUE_SETS = tuple(sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml")))
 NAMESPACE = "prod"
-# Kinds that the API server knows only where their operator is installed.
-CUSTOM_KINDS = ("PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor")
+# Kinds that the API server knows only where they have been installed.
+CUSTOM_KINDS = ("HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor")
 _SERVICES = {"gateway": "gateway", "router": "router", "worker": "worker", "configuration": "front"}
 
 

@@ -99,6 +99,36 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ ternary "https" "http" (not (empty .Values.front.tls.existingSecret)) }}://{{ include "inferway.fullname" . }}-front:{{ include "inferway.frontPort" . }}
 {{- end -}}
 
+{{/* For the notes: where clients outside the cluster find the front, a line for each way; nothing if there is none. */}}
+{{- define "inferway.outside" -}}
+{{- $get := printf "kubectl -n %s get" .Release.Namespace -}}
+{{- $name := printf "%s-front" (include "inferway.fullname" .) -}}
+{{- if .Values.ingress.enabled }}
+{{- $encrypted := list }}
+{{- range .Values.ingress.tls }}
+{{- $encrypted = concat $encrypted (.hosts | default list) }}
+{{- end }}
+{{- range .Values.ingress.hosts }}
+{{ ternary "https" "http" (or (has . $encrypted) (has (regexReplaceAll "^[^.]+" . "*") $encrypted)) }}://{{ . }}/v1
+{{- else }}
+/v1 at the ADDRESS of: {{ $get }} ingress {{ $name }}
+{{- end }}
+{{- end }}
+{{- if .Values.httpRoute.enabled }}
+{{- $gateway := (first .Values.httpRoute.parentRefs).name }}
+{{- range .Values.httpRoute.hostnames }}
+{{ . }}/v1, http or https as the Gateway {{ $gateway }} has it
+{{- else }}
+/v1 at the names of the Gateway {{ $gateway }}
+{{- end }}
+{{- end }}
+{{- if eq .Values.front.service.type "LoadBalancer" }}
+/v1 at the EXTERNAL-IP of: {{ $get }} service {{ $name }}
+{{- else if eq .Values.front.service.type "NodePort" }}
+/v1 at each node, at the second port of: {{ $get }} service {{ $name }}
+{{- end }}
+{{- end -}}
+
 {{/* The pools with what they take from workerDefaults, as YAML: {pools: [...]}. Fails on what no schema can see. */}}
 {{- define "inferway.pools" -}}
 {{- $pools := list -}}
