@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from inferway.cli.ports import free_ports
 from inferway.trace_export import EXPORT_TIMEOUT_S
@@ -229,6 +230,27 @@ async def test_a_collector_that_comes_late_gets_what_is_asked_then(tmp_path: Pat
                 await asyncio.sleep(0.1)
             assert len({span.service for span in late.spans}) == 3
             await until(lambda: mesh.gateway.events("traces_work_again"), 10, "it is told")
+
+
+@pytest.mark.slow
+async def test_a_collector_with_tls_of_an_authority_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every service checks it by the authority that its environment names, and tells another's nothing."""
+    authority, other = trustme.CA(), trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    tls = (certificate.private_key_pem.bytes(), certificate.cert_chain_pems[0].bytes())
+    with Collector(tls=tls) as collector:
+        flags = ["--otlp-endpoint", collector.endpoint]
+        for name, each in (("other", other), ("own", authority)):
+            each.cert_pem.write_to_path(tmp_path / name)
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / name))
+            with Mesh(workers=[["--engine", "scripted", *flags]], router_args=flags, gateway_args=flags) as mesh:
+                assert (await ask(mesh, ASK, f"tls.{name}")).status == 200
+                if name == "own":
+                    await until(lambda: len({span.service for span in collector.of("tls.own")}) == 3, 10, "all three")
+        # Processes that end have told what they could.
+        assert not collector.of("tls.other")
 
 
 @pytest.mark.slow

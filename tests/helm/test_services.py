@@ -69,6 +69,39 @@ def test_everybody_is_told_of_the_collector() -> None:
     assert not [env for _, _, env in _all({}) if "INFERWAY_OTLP_ENDPOINT" in env]
 
 
+def _mounts(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Volumes of a pod's last container by the folder where they are."""
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in pod["containers"][-1]["volumeMounts"]}
+
+
+@pytest.mark.parametrize("kind", ["Secret", "ConfigMap"])
+def test_the_authority_of_the_collector_is_where_it_is_looked_for(kind: str) -> None:
+    """Each container that sends spans has it as the file that its variable names, and nothing else of that object."""
+    tracing = {"otlpEndpoint": "https://otel:4317", f"ca{kind}": "authority", "caKey": "bundle.pem"}
+    rendered = with_values({"tracing": tracing})
+    items = {"items": [{"key": "bundle.pem", "path": "ca.crt"}]}
+    expected = {"secret": {"secretName": "authority", **items}, "configMap": {"name": "authority", **items}}
+    name = "secret" if kind == "Secret" else "configMap"
+    services = [(service, environ, pod) for (_, service, environ), pod in _services_with_pods(rendered)]
+    assert {service for service, _, _ in services} == {"gateway", "router", "worker", "front"}
+    for service, environ, pod in services:
+        folder, _, file = environ["OTEL_EXPORTER_OTLP_CERTIFICATE"].rpartition("/")
+        assert file == "ca.crt"
+        assert _mounts(pod)[folder][name] == expected[name], service
+    # nginx sends none.
+    front = with_values({"tracing": tracing, "front": {"kind": "nginx"}}).one("Deployment", "front")
+    assert "/etc/inferway/collector" not in _mounts(front["spec"]["template"]["spec"])
+    # The collector of a cluster may be known to everybody's images.
+    known = with_values({"tracing": {"otlpEndpoint": "https://otel:4317"}})
+    assert not [environ for _, _, environ in known.services() if "OTEL_EXPORTER_OTLP_CERTIFICATE" in environ]
+
+
+def _services_with_pods(rendered: Rendered) -> list[tuple[tuple[str, str, Any], dict[str, Any]]]:
+    pods = {name: pod["spec"] for name, pod in rendered.pods()}
+    return [(service, pods[service[0].rpartition("/")[0]]) for service in rendered.services()]
+
+
 def _all(values: dict[str, Any]) -> list[tuple[str, str, Any]]:
     return list(with_values(values).services())
 
@@ -113,6 +146,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a collector for one service alone", {"gateway": {"config": {"otlpEndpoint": "http://c:4317"}}}, "otlpEndpoint"),
     ("a token as a value", {"front": {"config": {"otlpHeaders": "a=b"}}}, "otlpHeaders"),
     ("a collector without a scheme", {"tracing": {"otlpEndpoint": "collector:4317"}}, "otlpEndpoint"),
+    (
+        "an authority for a collector without TLS",
+        {"tracing": {"otlpEndpoint": "http://c:4317", "caSecret": "a"}},
+        "with https",
+    ),
+    (
+        "two authorities",
+        {"tracing": {"otlpEndpoint": "https://c:4317", "caSecret": "a", "caConfigMap": "b"}},
+        "cannot both",
+    ),
     ("two Redis", {"redis": {"externalSecret": "x"}}, "cannot both"),
     ("flags for another engine", {"workers": [{"name": "a", "engineFlags": ["--tp-size"]}]}, "sglang"),
     ("two places of a model", {"workers": [{"name": "a", "model": {"existingClaim": "c", "hostPath": "/m"}}]}, "both"),

@@ -34,6 +34,42 @@
       name: {{ . }}
       key: headers
 {{- end }}
+{{- if or .caSecret .caConfigMap }}
+{{- if not (hasPrefix "https://" .otlpEndpoint) }}
+{{- fail "tracing: caSecret and caConfigMap are for an otlpEndpoint with https" }}
+{{- end }}
+- name: OTEL_EXPORTER_OTLP_CERTIFICATE
+  value: /etc/inferway/collector/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Of the same containers: the authority of the collector, and no key that may lie beside it. */}}
+{{- define "inferway.collectorMount" -}}
+{{- if include "inferway.collectorVolume" . }}
+- name: collector-ca
+  mountPath: /etc/inferway/collector
+  readOnly: true
+{{- end }}
+{{- end -}}
+{{- define "inferway.collectorVolume" -}}
+{{- with .Values.tracing }}
+{{- if and .caSecret .caConfigMap }}
+{{- fail "tracing: caSecret and caConfigMap cannot both be given" }}
+{{- end }}
+{{- if and .otlpEndpoint (or .caSecret .caConfigMap) }}
+- name: collector-ca
+  {{- if .caSecret }}
+  secret:
+    secretName: {{ .caSecret }}
+  {{- else }}
+  configMap:
+    name: {{ .caConfigMap }}
+  {{- end }}
+    items:
+      - key: {{ .caKey }}
+        path: ca.crt
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -89,6 +89,7 @@
   mountPath: /var/spool/inferway
 - name: tmp
   mountPath: /tmp
+{{- include "inferway.collectorMount" . }}
 {{- with .Values.gateway.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -125,6 +126,7 @@
     sizeLimit: {{ .Values.gateway.spool.size }}
 - name: tmp
   emptyDir: {}
+{{- include "inferway.collectorVolume" . }}
 {{- with .Values.gateway.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

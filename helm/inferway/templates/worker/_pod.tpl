@@ -89,6 +89,7 @@
 - name: shm
   mountPath: /dev/shm
 {{- end }}
+{{- include "inferway.collectorMount" .root }}
 {{- with .pool.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -128,6 +129,7 @@
     medium: Memory
     sizeLimit: {{ . }}
 {{- end }}
+{{- include "inferway.collectorVolume" .root }}
 {{- with .pool.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
