@@ -48,6 +48,29 @@ def test_models_of_sleeping_pools_are_waited_for() -> None:
     assert "models" not in {volume["name"] for volume in gateway["volumes"]}
 
 
+@pytest.mark.parametrize(
+    ("least", "fallback", "expected"),
+    [
+        (0, {}, {"failureThreshold": 6, "replicas": 1}),
+        (3, {}, {"failureThreshold": 6, "replicas": 3}),
+        (0, {"replicas": 2, "failureThreshold": 0}, {"failureThreshold": 0, "replicas": 2}),
+        (1, {"behavior": ""}, {"failureThreshold": 6, "replicas": 1}),
+        (0, {"enabled": False}, None),
+    ],
+    ids=["from zero", "from three", "as it is said", "an older KEDA", "off"],
+)
+def test_a_pool_serves_while_prometheus_is_away(
+    least: int, fallback: dict[str, Any], expected: dict[str, Any] | None
+) -> None:
+    """Nobody is scaled to nothing or to less for want of figures, and a pool that sleeps gets a worker."""
+    keda = {**_POOL["autoscaling"]["keda"], "fallback": fallback}
+    scaled = with_values({"workers": [{**_POOL, "autoscaling": {"minReplicas": least, "keda": keda}}]})
+    spec = scaled.one("ScaledObject", "worker-chat")["spec"]
+    if expected is not None and "behavior" not in fallback:
+        expected = {"behavior": "currentReplicasIfHigher", **expected}
+    assert spec.get("fallback") == expected
+
+
 @needs_prometheus
 @pytest.mark.timeout(300)
 async def test_the_scaler_sees_who_waits(tmp_path: Path) -> None:
