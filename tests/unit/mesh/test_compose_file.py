@@ -17,6 +17,7 @@ import yaml
 from gateway.core.directory import parse_tenants
 from inferway import config
 from inferway.front.envoy import envoy_yaml
+from inferway.front.settings import FrontConfig
 from scripts.chart_values import service_config
 from tests.support.containers import CHECKOUT, services
 from tests.support.prometheus import dashboards, needs_promtool, promtool
@@ -41,11 +42,11 @@ OURS = {
 BUILT = {"gateway": "gateway", "router": "router", "worker-cpu": "worker", "worker-sglang": "worker"}
 
 
-def given(name: str) -> dict[str, str]:
-    """The variables of a service, those of the reader's shell at their defaults."""
+def given(name: str, **shell: str) -> dict[str, str]:
+    """The variables of a service; those of the reader's shell that are not in `shell` have their defaults."""
 
     def resolved(text: str) -> str:
-        inner = re.sub(r"\$\{\w+:-([^{}]*)\}", r"\1", text)
+        inner = re.sub(r"\$\{(\w+):-([^{}]*)\}", lambda match: shell.get(match[1]) or match[2], text)
         return inner if inner == text else resolved(inner)
 
     return {key: resolved(value) for key, value in SERVICES[name].get("environment", {}).items()}
@@ -139,6 +140,31 @@ def test_variables_are_options(name: str) -> None:
     assert set(environ) <= known
     assert not [key for key in environ if key.endswith(("TOKEN", "SECRET"))]
     config.load(service_config(service), service, environ, ["--engine", "sglang"] if name == "worker-sglang" else [])
+
+
+def test_traces_go_where_the_shell_says() -> None:
+    """All of ours send them to one collector, on networks that the page's example is on; by default there are none."""
+    shell = {"INFERWAY_OTLP_ENDPOINT": "http://collector:4317", "INFERWAY_TRACE_SAMPLE_RATIO": "1"}
+    engine = ["--engine", "scripted"]
+    for name, service in OURS.items():
+        flags = engine if service == "worker" else []
+        told, untold = (
+            config.load(service_config(service), service, given(name, **some), flags) for some in (shell, {})
+        )
+        assert told.otlp_endpoint == "http://collector:4317", name
+        assert untold.otlp_endpoint == "", name
+        if service in ("gateway", "front"):
+            assert (told.trace_sample_ratio, untold.trace_sample_ratio) == (1, FrontConfig().trace_sample_ratio)
+        if service == "front":
+            assert "collector" in envoy_yaml(told)
+            assert "collector" not in envoy_yaml(untold)
+    # Envoy is started anew with what was written.
+    assert given("front", **shell).items() <= given("front-config", **shell).items()
+    assert given("front", **shell) == shell
+    blocks = re.findall(r"```yaml\n(.*?)```", (CHECKOUT / "docs/compose.md").read_text(), re.DOTALL)
+    (example,) = [found for block in blocks if "collector" in (found := yaml.safe_load(block)["services"])]
+    for name in set(OURS) - TASKS | {"front"}:
+        assert set(SERVICES[name]["networks"]) & set(example["collector"]["networks"]), name
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if name not in TASKS])
