@@ -106,5 +106,8 @@ docs: setup ## Regenerate from the code the pages of docs/ that say so
 
 clean: ## Remove .venv, .venv-clients, .venv-sglang and all caches
 	@rm -rf .venv .venv-clients .venv-sglang tests/clients/node/node_modules
-	@rm -rf .cache/sglang build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+# What an engine of test-containers has left, if it was kept, is root's.
+	@scripts/setup_docker.sh stop
+	@rm -rf .cache

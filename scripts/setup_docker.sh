@@ -2,10 +2,13 @@
 # A Docker engine for tests. `scripts/setup_docker.sh start` prints the lines that a shell is to evaluate (DOCKER,
 # DOCKER_HOST, and OWN_ENGINE where the engine is this script's); `stop` removes whatever start has brought up. Where an
 # engine already answers, that one is used and left alone. Else, as root on Debian, docker.io comes from apt and dockerd
-# runs by hand with a socket and a data root of its own (DOCKER_STATE): nothing is changed in the system's own Docker, and
-# nothing stays but the packages.
+# runs by hand with a socket and a data root of its own, in .cache/containers/engine or DOCKER_STATE: nothing is changed
+# in the system's own Docker, and nothing stays but the packages.
 set -euo pipefail
-state=${DOCKER_STATE:-/var/tmp/inferway-docker}
+mkdir -p "$(dirname "$0")/../.cache/containers"
+state=${DOCKER_STATE:-$(cd "$(dirname "$0")/../.cache/containers" && pwd -P)/engine}
+# An address of a socket has 107 bytes; the longest here is exec/containerd/containerd.sock.ttrpc.
+state_max_chars=70
 socket=unix://$state/docker.sock
 
 fail() {
@@ -49,6 +52,8 @@ start() {
         printf 'export DOCKER=%s DOCKER_HOST=%s OWN_ENGINE=yes\n' "$docker" "$socket"
         return
     fi
+    [ "${#state}" -le "$state_max_chars" ] ||
+        fail "$state is too long for the addresses of sockets: let DOCKER_STATE name a folder of at most $state_max_chars letters."
     mkdir -p "$state"
     bring_packages
     docker=$(client)
@@ -81,22 +86,29 @@ remove_rules() {
     iptables $(cat "$state/forward" 2>/dev/null) 2>/dev/null || true
 }
 
+# A number that is kept in a file may be another process's by now.
+is_engine() { [ "$(cat "/proc/$1/comm" 2>/dev/null)" = dockerd ]; }
+
 stop() {
     [ -d "$state" ] || return 0
     local pid
     pid=$(cat "$state/dockerd.pid" 2>/dev/null || true)
-    if [ -n "$pid" ] && kill "$pid" 2>/dev/null; then
+    if [ -n "$pid" ] && is_engine "$pid"; then
+        kill "$pid"
         local tries
         for tries in $(seq 120); do
-            kill -0 "$pid" 2>/dev/null || break
+            is_engine "$pid" || break
             sleep 0.5
         done
-        if kill -0 "$pid" 2>/dev/null; then fail "dockerd ($pid) does not end ($tries tries): see $state/dockerd.log"; fi
+        if is_engine "$pid"; then fail "dockerd ($pid) does not end ($tries tries): see $state/dockerd.log"; fi
     fi
-    ip link delete docker0 2>/dev/null || true
-    remove_rules
-    cat "$state/ip_forward" >/proc/sys/net/ipv4/ip_forward 2>/dev/null || true
-    { grep -o " $state/[^ ]*" /proc/mounts || true; } | sort -r | while read -r mounted; do
+    # Another engine on this machine, of another checkout or the system's, has the same bridge and chains.
+    if ! pgrep -x dockerd >/dev/null; then
+        ip link delete docker0 2>/dev/null || true
+        remove_rules
+        cat "$state/ip_forward" >/proc/sys/net/ipv4/ip_forward 2>/dev/null || true
+    fi
+    awk -v root="$state/" 'index($2, root) == 1 { print $2 }' /proc/mounts | sort -r | while read -r mounted; do
         umount "$mounted" 2>/dev/null || true
     done
     rm -rf "$state"
