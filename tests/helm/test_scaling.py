@@ -74,12 +74,19 @@ def test_a_pool_serves_while_prometheus_is_away(
 @needs_prometheus
 @pytest.mark.timeout(300)
 async def test_the_scaler_sees_who_waits(tmp_path: Path) -> None:
-    """0 without requests; above it while one waits though no worker exists, and while a worker answers it."""
+    """0 without requests; above it while one waits though no worker exists, and while a worker answers it. Where one
+    of the services is not seen there is no answer."""
     scaled = with_values({"workers": [_POOL]}).one("ScaledObject", "worker-chat")["spec"]
     assert scaled["minReplicaCount"] == 0
+    assert {trigger["metadata"]["ignoreNullValues"] for trigger in scaled["triggers"]} == {"false"}
     requests, prefill = (trigger["metadata"]["query"] for trigger in scaled["triggers"])
     with asleep(tmp_path) as mesh:
         await until(mesh.is_ready, what="the gateway takes requests")
+        (tmp_path / "blind").mkdir()
+        with Prometheus(tmp_path / "blind", {"gateway": [mesh.gateway.address]}, {"namespace": NAMESPACE}) as blind:
+            await until(lambda: blind.query("up == 1"), 30, "it scrapes")
+            # Nobody knows what waits in routers: that is an error for KEDA, and not 0.
+            assert blind.query(requests) == blind.query(prefill) == []
         targets = {"gateway": [mesh.gateway.address], "router": [mesh.router.ops_address]}
         with Prometheus(tmp_path, targets, {"namespace": NAMESPACE}) as prometheus:
 
@@ -87,7 +94,7 @@ async def test_the_scaler_sees_who_waits(tmp_path: Path) -> None:
                 ((_, value),) = [series["value"] for series in prometheus.query(requests)]
                 return float(value)
 
-            await until(lambda: prometheus.query("up == 1"), 30, "it scrapes")
+            await until(lambda: len(prometheus.query("up == 1")) == 2, 30, "it scrapes")
             assert demand() == 0
             assert float(prometheus.query(prefill)[0]["value"][1]) == 0
             waiting = [asyncio.create_task(mesh.ask()) for _ in range(3)]
