@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
 
 from inferway.errors import ApiError, invalid
 
@@ -41,17 +40,10 @@ from .model import Model
 from .placement.candidates import Candidates
 from .placement.pickers import Rng
 from .placement.routing import Routing
-from .quarantine import PromptKey, Quarantine
+from .quarantine import Quarantine
 from .queue import Ageing, QueueLimits
+from .recovery import BreakerTurned, Recovery
 from .worker import Worker
-
-
-class BreakerTurned(NamedTuple):
-    """The breaker of a worker has come into a state."""
-
-    worker_id: str
-    state: BreakerState
-
 
 # A caller that leaves has had its prompt computed all the same; who was refused or lost its worker pays for what came.
 _CHARGED_FOR_THE_PROMPT = (ReleaseOutcome.OK, ReleaseOutcome.CANCELLED)
@@ -100,10 +92,7 @@ class Dispatcher:
         self._rejects: list[Action] = []
         self._holds_back = holds_back
         self._health = health
-        self.quarantine = Quarantine(health.quarantine_s)
-        # Workers whose health changes with time alone, and what has become of breakers.
-        self._recovering: dict[str, Worker] = {}
-        self._turned: list[BreakerTurned] = []
+        self._recovery = Recovery(health)
         # Leases that have ended without a release.
         self._abandoned: list[int] = []
 
@@ -149,8 +138,8 @@ class Dispatcher:
         if lease is None:
             return None
         worker = self._workers[lease.worker_id]
-        if worker.breaker.first_token(lease_id, dispatched_at=lease.dispatched_at, now=now):
-            self._breaker_turned(worker, now)
+        if self._recovery.first_token(worker, lease, now=now):
+            self._reassess(worker)
         elif worker.breaker.state is BreakerState.HALF_OPEN:
             self._touch(worker)
         computed = worker.books.first_token(lease_id)
@@ -183,7 +172,8 @@ class Dispatcher:
         is_computed = lease.has_first_token or outcome in _CHARGED_FOR_THE_PROMPT
         lease.settle(is_computed=is_computed, completion_tokens=completion_tokens)
         self._forget_lease(lease)
-        self._judge(worker, lease, outcome, died=died, now=now)
+        if self._recovery.released(worker, lease, outcome, died=died, now=now):
+            self._reassess(worker)
         self._touch(worker)
         return lease
 
@@ -295,7 +285,7 @@ class Dispatcher:
             return
         for lease in worker.books.leases.values():
             self._abandon(lease)
-        self._recovering.pop(worker_id, None)
+        self._recovery.forget(worker_id)
         for name in worker.info.models:
             self._remove_from(self._models[name], worker)
         self._reassess_models(worker)
@@ -318,8 +308,8 @@ class Dispatcher:
     def tick(self, *, now: float) -> list[Action]:
         """Expire and decide; returns what has happened since the last call, in order."""
         actions, self._rejects = self._rejects, []
-        if self._recovering:
-            self._advance(now)
+        for worker in self._recovery.advance(now=now):
+            self._reassess(worker)
         for model in list(self._models.values()):
             deadline = model.queue.next_deadline()
             if deadline is not None and deadline <= now:
@@ -342,13 +332,12 @@ class Dispatcher:
     def next_deadline(self) -> float | None:
         """When `tick` has something to do though nothing comes in."""
         deadlines = [model.queue.next_deadline() for model in self._models.values()]
-        deadlines += [worker.next_health_deadline for worker in self._recovering.values()]
+        deadlines.append(self._recovery.next_deadline)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def take_turned(self) -> list[BreakerTurned]:
         """What has become of breakers since the last call, in order."""
-        turned, self._turned = self._turned, []
-        return turned
+        return self._recovery.take_turned()
 
     def take_abandoned(self) -> list[int]:
         """Leases that have ended since the last call without being released: their gateway or worker is gone."""
@@ -362,6 +351,10 @@ class Dispatcher:
 
     def worker(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        return self._recovery.quarantine
 
     def queues(self) -> Iterator[QueueView]:
         for model in self._models.values():
@@ -464,44 +457,10 @@ class Dispatcher:
         held = refusals.in_quarantine(request, self.quarantine, now=now)
         return held or refusals.impossible(request, model, now=now)
 
-    def _judge(self, worker: Worker, lease: Lease, outcome: ReleaseOutcome, *, died: bool, now: float) -> None:
-        """What the end of a lease says of its worker and its prompt."""
-        if outcome is ReleaseOutcome.FAILED and worker.report.draining:
-            outcome = ReleaseOutcome.CANCELLED  # it goes as it has said, and what it cannot finish goes with it
-        if lease.prompt_hash:
-            key, instance_id = PromptKey(lease.model, lease.prompt_hash), worker.info.instance_id
-            if outcome is ReleaseOutcome.OK:
-                self.quarantine.finished(key, now=now)
-            elif outcome is ReleaseOutcome.FAILED:
-                if self.quarantine.is_suspect(key, instance_id, now=now):
-                    outcome = ReleaseOutcome.CANCELLED  # it fails everywhere: not this worker's fault
-                self.quarantine.failed(key, instance_id, died=died, now=now)
-        if worker.breaker.released(lease.lease_id, outcome, dispatched_at=lease.dispatched_at, now=now):
-            self._breaker_turned(worker, now)
-
-    def _breaker_turned(self, worker: Worker, now: float) -> None:
-        state = worker.breaker.state
-        self._turned.append(BreakerTurned(worker.worker_id, state))
-        if state is BreakerState.CLOSED:
-            worker.slow_start.begin(now=now)
-        self._reassess(worker)
-
-    def _advance(self, now: float) -> None:
-        for worker in list(self._recovering.values()):
-            deadline = worker.next_health_deadline
-            if deadline is not None and deadline <= now:
-                if worker.advance(now=now):
-                    self._breaker_turned(worker, now)
-                else:
-                    self._reassess(worker)
-
     def _reassess(self, worker: Worker) -> None:
         """How much a worker may be given has changed, and with it what others of its models must take."""
         self._fleet.touch(worker)
-        if worker.next_health_deadline is None:
-            self._recovering.pop(worker.worker_id, None)
-        else:
-            self._recovering[worker.worker_id] = worker
+        self._recovery.note(worker)
         self._reassess_models(worker)
 
     def _reassess_models(self, worker: Worker) -> None:
