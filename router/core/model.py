@@ -101,8 +101,10 @@ class Model:
         columns = self._columns
         columns.read()
         readings = columns.now
-        kv_tokens = readings.kv_growth_share * (request.expected_tokens * request.num_choices) + request.prompt_tokens
-        (places,) = ((kv_tokens <= readings.kv_room) & (readings.room >= request.num_choices)).nonzero()
+        # Floats, as columns are: for an integer NumPy makes an array of its own first.
+        prompt_tokens, num_choices = float(request.prompt_tokens), float(request.num_choices)
+        kv_tokens = readings.kv_growth_share * (request.expected_tokens * num_choices) + prompt_tokens
+        (places,) = ((kv_tokens <= readings.kv_room) & (readings.room >= num_choices)).nonzero()
         if allowed is not None:
             places = np.array([at for at in places.tolist() if self.workers[at].worker_id in allowed], np.intp)
         if not len(places):
