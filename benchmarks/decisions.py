@@ -15,6 +15,7 @@ import argparse
 import random
 import statistics
 import time
+from array import array
 from collections.abc import Sequence
 
 from benchmarks.report import write_report
@@ -66,7 +67,7 @@ class Fleet:
         self.number += 1
         tokens = len(hashes) * BLOCK
         return Request(
-            Ticket(1, self.number), "r", MODEL, f"t{self.number % 16}", priority, tokens, 256, hashes,
+            Ticket(1, self.number), "r", MODEL, f"t{self.number % 16}", priority, tokens, 256, array("Q", hashes),
             self.now, self.now + 1e9,
         )  # fmt: skip
 
@@ -118,7 +119,7 @@ def queued(waiting: int, decisions: int) -> list[float]:
             number += 1
             request = Request(
                 Ticket(1, number), "r", MODEL, f"t{number % 16}", number % 10, 4_096, 64,
-                [rng.getrandbits(64) for _ in range(64)], now, now + 1e9,
+                array("Q", [rng.getrandbits(64) for _ in range(64)]), now, now + 1e9,
             )  # fmt: skip
             dispatcher.submit(request, now=now)
             for action in dispatcher.tick(now=now):

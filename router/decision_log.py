@@ -170,7 +170,7 @@ def _line(record: Record, epoch: float) -> dict[str, object]:
             else milliseconds(record.first_token_at - record.decided_at),
             "lease_ms": None if record.ended_at is None else milliseconds(record.ended_at - record.decided_at),
         }
-    line["block_hashes"] = request.block_hashes
+    line["block_hashes"] = list(request.block_hashes)
     return line
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from inferway.api.v1 import router_pb2
 from inferway.errors import invalid
 
@@ -27,7 +29,7 @@ def request_from_proto(submit: router_pb2.Submit, owner: int, *, now: float) -> 
         priority=submit.priority,
         prompt_tokens=submit.prompt_tokens,
         expected_tokens=submit.expected_tokens,
-        block_hashes=list(submit.block_hashes),
+        block_hashes=array("Q", submit.block_hashes[:]),
         queued_at=now,
         deadline=now + submit.queue_timeout_ms / 1000,
         excluded=AllBut(pinned_worker, excluded_workers) if pinned_worker else excluded_workers,

@@ -126,7 +126,9 @@ class Chains:
         self._evict(holder, holder.capacity)
 
     def match(self, hashes: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Masks of workers, each worker in one, and how many blocks these hold from the start of the chain."""
+        """Masks of workers and how many blocks these hold from the start of the chain, each part of the one before:
+        of a worker the last one is true.
+        """
         nodes = self._nodes
         node = nodes.get(hashes[0]) if hashes else None
         if node is None:
@@ -135,12 +137,13 @@ class Chains:
         while node is not None:
             holding = holders & node.holders
             if holding != holders:
-                yield holders ^ holding, at
+                yield holders, at
+                if not holding:
+                    return
                 holders = holding
             at += _common(node.blocks, hashes, at)
             node = nodes.get(hashes[at]) if at < len(hashes) else None
-        if holders:
-            yield holders, at
+        yield holders, at
 
     def _grown(self, last: _Node | None, new: Sequence[int], holder: _Holder) -> _Node:
         """The node of blocks that nobody holds, behind `last`: it grows, or another one begins."""

@@ -13,10 +13,8 @@ report O(leases of the worker). Nothing walks the queue.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
 from itertools import count
-from typing import NamedTuple
 
 from inferway.errors import ApiError, invalid
 
@@ -27,7 +25,6 @@ from .health import TRUSTING, BreakerState, HealthRules
 from .messages import (
     Action,
     Dispatch,
-    Excluded,
     Place,
     QueueView,
     Reject,
@@ -38,31 +35,17 @@ from .messages import (
     WorkerInfo,
 )
 from .model import Model
+from .owners import Owners
 from .placement.candidates import Candidates
 from .placement.pickers import Rng
 from .placement.routing import Routing
-from .quarantine import PromptKey, Quarantine
+from .quarantine import Quarantine
 from .queue import Ageing, QueueLimits
+from .recovery import BreakerTurned, Recovery
 from .worker import Worker
-
-
-class BreakerTurned(NamedTuple):
-    """The breaker of a worker has come into a state."""
-
-    worker_id: str
-    state: BreakerState
-
 
 # A caller that leaves has had its prompt computed all the same; who was refused or lost its worker pays for what came.
 _CHARGED_FOR_THE_PROMPT = (ReleaseOutcome.OK, ReleaseOutcome.CANCELLED)
-
-
-@dataclass(slots=True)
-class _Owner:
-    """What one Dispatch stream has in the machine."""
-
-    waiting: dict[Ticket, Model] = field(default_factory=dict)
-    leases: set[int] = field(default_factory=set)
 
 
 class Dispatcher:
@@ -93,17 +76,13 @@ class Dispatcher:
         # Names of workers that an operator has taken out, there or not.
         self._drained: set[str] = set()
         self._models: dict[str, Model] = {}
-        self._owners: dict[int, _Owner] = {}
-        self._leases: dict[int, Lease] = {}
+        self._owners = Owners()
         # Models for which a decision may have become possible.
         self._dirty: dict[str, Model] = {}
         self._rejects: list[Action] = []
         self._holds_back = holds_back
         self._health = health
-        self.quarantine = Quarantine(health.quarantine_s)
-        # Workers whose health changes with time alone, and what has become of breakers.
-        self._recovering: dict[str, Worker] = {}
-        self._turned: list[BreakerTurned] = []
+        self._recovery = Recovery(health)
         # Leases that have ended without a release.
         self._abandoned: list[int] = []
 
@@ -125,18 +104,18 @@ class Dispatcher:
         pushed = model.queue.push(request)
         is_queued = request not in pushed.refused
         if is_queued:
-            self._owner(request.ticket.owner).waiting[request.ticket] = model
+            self._owners.waits(request.ticket, model)
             self._dirty[model.name] = model
         for refused in pushed.refused:
             if refused is not request:
-                self._forget_waiting(refused.ticket)
+                self._owners.waits_no_more(refused.ticket)
             rival = request if is_queued else None
             self._rejects.append(Reject(refused, refusals.queue_full(refused, model, pushed.limit, rival, now=now)))
         self._drop_if_unused(model)
 
     def cancel(self, ticket: Ticket) -> Request | None:
         """Nobody waits for the ticket any more; None when it does not wait here."""
-        model = self._forget_waiting(ticket)
+        model = self._owners.waits_no_more(ticket)
         if model is None:
             return None
         request = model.queue.remove(ticket)
@@ -145,12 +124,12 @@ class Dispatcher:
 
     def first_token(self, lease_id: int, cached_tokens: int, *, now: float) -> Lease | None:
         """The prompt of a lease is computed, but for what was cached; None for leases that are unknown or over."""
-        lease = self._leases.get(lease_id)
+        lease = self._owners.lease(lease_id)
         if lease is None:
             return None
         worker = self._workers[lease.worker_id]
-        if worker.breaker.first_token(lease_id, dispatched_at=lease.dispatched_at, now=now):
-            self._breaker_turned(worker, now)
+        if self._recovery.first_token(worker, lease, now=now):
+            self._reassess(worker)
         elif worker.breaker.state is BreakerState.HALF_OPEN:
             self._touch(worker)
         computed = worker.books.first_token(lease_id)
@@ -169,7 +148,7 @@ class Dispatcher:
 
         `died`, beside FAILED: the worker was lost, or stood still, while the request ran there.
         """
-        lease = self._leases.get(lease_id)
+        lease = self._owners.lease(lease_id)
         if lease is None:
             return None
         worker = self._workers[lease.worker_id]
@@ -182,31 +161,29 @@ class Dispatcher:
         worker.books.close(lease_id, now=now)
         is_computed = lease.has_first_token or outcome in _CHARGED_FOR_THE_PROMPT
         lease.settle(is_computed=is_computed, completion_tokens=completion_tokens)
-        self._forget_lease(lease)
-        self._judge(worker, lease, outcome, died=died, now=now)
+        self._owners.ended(lease)
+        if self._recovery.released(worker, lease, outcome, died=died, now=now):
+            self._reassess(worker)
         self._touch(worker)
         return lease
 
     def drop_owner(self, owner: int, *, now: float) -> dict[str, int]:
         """A gateway is gone: its waiting requests leave and its leases end. Returns how many waited, by model."""
-        state = self._owners.pop(owner, None)
-        if state is None:
-            return {}
-        dropped: dict[str, int] = {}
-        for ticket, model in state.waiting.items():
+        gone = self._owners.drop(owner)
+        waited: dict[str, int] = {}
+        for ticket, model in gone.waiting.items():
             model.queue.remove(ticket)
-            dropped[model.name] = dropped.get(model.name, 0) + 1
+            waited[model.name] = waited.get(model.name, 0) + 1
             self._changed_queue(model)
-        for lease_id in state.leases:
-            lease = self._leases.pop(lease_id)
-            self._abandoned.append(lease_id)
+        for lease in gone.leases:
+            self._abandoned.append(lease.lease_id)
             # Nobody said how it ended.
             lease.settle(is_computed=lease.has_first_token, completion_tokens=0)
             worker = self._workers[lease.worker_id]
-            worker.books.close(lease_id, now=now, finished=False)
-            worker.breaker.abandoned(lease_id)
+            worker.books.close(lease.lease_id, now=now, finished=False)
+            worker.breaker.abandoned(lease.lease_id)
             self._touch(worker)
-        return dropped
+        return waited
 
     def take_routing(self, routing: Routing) -> None:
         """Other policies from now on."""
@@ -295,7 +272,7 @@ class Dispatcher:
             return
         for lease in worker.books.leases.values():
             self._abandon(lease)
-        self._recovering.pop(worker_id, None)
+        self._recovery.forget(worker_id)
         for name in worker.info.models:
             self._remove_from(self._models[name], worker)
         self._reassess_models(worker)
@@ -318,8 +295,8 @@ class Dispatcher:
     def tick(self, *, now: float) -> list[Action]:
         """Expire and decide; returns what has happened since the last call, in order."""
         actions, self._rejects = self._rejects, []
-        if self._recovering:
-            self._advance(now)
+        for worker in self._recovery.advance(now=now):
+            self._reassess(worker)
         for model in list(self._models.values()):
             deadline = model.queue.next_deadline()
             if deadline is not None and deadline <= now:
@@ -328,13 +305,14 @@ class Dispatcher:
             return actions
         dirty, self._dirty = self._dirty, {}
         while dirty:
-            name = next(iter(dirty)) if len(dirty) == 1 else _most_urgent(dirty, now)
-            model = dirty[name]
+            (model, *others) = dirty.values()
+            if others:  # which may share workers with it
+                model = max(dirty.values(), key=lambda model: model.queue.urgency(now=now))
             dispatched = self._dispatch_next(model, now)
             if dispatched is not None:
                 actions.append(dispatched)
             if dispatched is None or not model.queue:
-                del dirty[name]
+                del dirty[model.name]
         for model in self._models.values():
             model.drain_rate.waits(bool(model.queue), now=now)
         return actions
@@ -342,13 +320,12 @@ class Dispatcher:
     def next_deadline(self) -> float | None:
         """When `tick` has something to do though nothing comes in."""
         deadlines = [model.queue.next_deadline() for model in self._models.values()]
-        deadlines += [worker.next_health_deadline for worker in self._recovering.values()]
+        deadlines.append(self._recovery.next_deadline)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def take_turned(self) -> list[BreakerTurned]:
         """What has become of breakers since the last call, in order."""
-        turned, self._turned = self._turned, []
-        return turned
+        return self._recovery.take_turned()
 
     def take_abandoned(self) -> list[int]:
         """Leases that have ended since the last call without being released: their gateway or worker is gone."""
@@ -362,6 +339,10 @@ class Dispatcher:
 
     def worker(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        return self._recovery.quarantine
 
     def queues(self) -> Iterator[QueueView]:
         for model in self._models.values():
@@ -385,8 +366,7 @@ class Dispatcher:
 
     def place(self, ticket: Ticket, *, now: float) -> Place | None:
         """Where a request stands that waits; None for a ticket that does not."""
-        owner = self._owners.get(ticket.owner)
-        model = owner.waiting.get(ticket) if owner is not None else None
+        model = self._owners.model(ticket)
         return model.place(ticket, now=now) if model is not None else None
 
     @property
@@ -396,22 +376,23 @@ class Dispatcher:
     # Inside.
 
     def _dispatch_next(self, model: Model, now: float) -> Action | None:
-        allowed: Container[str] | None = None
+        allowed: Collection[str] | None = None
         for request in model.queue.heads(now=now):
             if (error := refusals.in_quarantine(request, self.quarantine, now=now)) is not None:
-                self._forget_waiting(request.ticket)
+                self._owners.waits_no_more(request.ticket)
                 model.queue.remove(request.ticket)
                 self._changed_queue(model)
                 return Reject(request, error)
             excluded = request.excluded
-            usable = _without(model, allowed, excluded) if excluded else allowed
+            left = model.names if allowed is None else allowed
+            usable = {name for name in left if name not in excluded} if excluded else allowed
             candidates = model.candidates(request, usable, now=now)
             if candidates is not None:
                 return self._dispatch(model, request, candidates, now)
             # This one keeps every worker that it may use for itself.
             if not excluded:
                 return None
-            allowed = {name for name in _names(model, allowed) if name in excluded}
+            allowed = {name for name in left if name in excluded}
             if not allowed:
                 return None
         return None
@@ -439,10 +420,7 @@ class Dispatcher:
         worker.open_lease(lease)
         self._fleet.touch(worker)
         model.demand.add(uncached_tokens, now=now)
-        self._leases[lease.lease_id] = lease
-        owner = self._owner(request.ticket.owner)
-        del owner.waiting[request.ticket]
-        owner.leases.add(lease.lease_id)
+        self._owners.dispatched(lease)
         return Dispatch(
             request=request,
             lease_id=lease.lease_id,
@@ -456,7 +434,7 @@ class Dispatcher:
 
     def _expire(self, model: Model, now: float) -> Iterator[Reject]:
         for request, position in model.queue.expire(now=now):
-            self._forget_waiting(request.ticket)
+            self._owners.waits_no_more(request.ticket)
             yield Reject(request, refusals.waited_in_vain(request, position, model, now=now))
         self._changed_queue(model)
 
@@ -464,44 +442,10 @@ class Dispatcher:
         held = refusals.in_quarantine(request, self.quarantine, now=now)
         return held or refusals.impossible(request, model, now=now)
 
-    def _judge(self, worker: Worker, lease: Lease, outcome: ReleaseOutcome, *, died: bool, now: float) -> None:
-        """What the end of a lease says of its worker and its prompt."""
-        if outcome is ReleaseOutcome.FAILED and worker.report.draining:
-            outcome = ReleaseOutcome.CANCELLED  # it goes as it has said, and what it cannot finish goes with it
-        if lease.prompt_hash:
-            key, instance_id = PromptKey(lease.model, lease.prompt_hash), worker.info.instance_id
-            if outcome is ReleaseOutcome.OK:
-                self.quarantine.finished(key, now=now)
-            elif outcome is ReleaseOutcome.FAILED:
-                if self.quarantine.is_suspect(key, instance_id, now=now):
-                    outcome = ReleaseOutcome.CANCELLED  # it fails everywhere: not this worker's fault
-                self.quarantine.failed(key, instance_id, died=died, now=now)
-        if worker.breaker.released(lease.lease_id, outcome, dispatched_at=lease.dispatched_at, now=now):
-            self._breaker_turned(worker, now)
-
-    def _breaker_turned(self, worker: Worker, now: float) -> None:
-        state = worker.breaker.state
-        self._turned.append(BreakerTurned(worker.worker_id, state))
-        if state is BreakerState.CLOSED:
-            worker.slow_start.begin(now=now)
-        self._reassess(worker)
-
-    def _advance(self, now: float) -> None:
-        for worker in list(self._recovering.values()):
-            deadline = worker.next_health_deadline
-            if deadline is not None and deadline <= now:
-                if worker.advance(now=now):
-                    self._breaker_turned(worker, now)
-                else:
-                    self._reassess(worker)
-
     def _reassess(self, worker: Worker) -> None:
         """How much a worker may be given has changed, and with it what others of its models must take."""
         self._fleet.touch(worker)
-        if worker.next_health_deadline is None:
-            self._recovering.pop(worker.worker_id, None)
-        else:
-            self._recovering[worker.worker_id] = worker
+        self._recovery.note(worker)
         self._reassess_models(worker)
 
     def _reassess_models(self, worker: Worker) -> None:
@@ -512,24 +456,10 @@ class Dispatcher:
                 if model.queue:
                     self._dirty[name] = model
 
-    def _owner(self, owner: int) -> _Owner:
-        state = self._owners.get(owner)
-        if state is None:
-            state = self._owners[owner] = _Owner()
-        return state
-
-    def _forget_waiting(self, ticket: Ticket) -> Model | None:
-        owner = self._owners.get(ticket.owner)
-        return owner.waiting.pop(ticket, None) if owner is not None else None
-
     def _abandon(self, lease: Lease) -> None:
         self._abandoned.append(lease.lease_id)
         lease.settle(is_computed=lease.has_first_token, completion_tokens=0)
-        self._forget_lease(lease)
-
-    def _forget_lease(self, lease: Lease) -> None:
-        del self._leases[lease.lease_id]
-        self._owners[lease.ticket.owner].leases.discard(lease.lease_id)
+        self._owners.ended(lease)
 
     def _size_indexes(self, worker: Worker) -> None:
         for name in worker.info.models:
@@ -566,17 +496,3 @@ class Dispatcher:
         if model.is_unused:
             self._models.pop(model.name, None)
             self._dirty.pop(model.name, None)
-
-
-def _names(model: Model, allowed: Container[str] | None) -> Iterator[str]:
-    """The workers of a model, of those allowed (None: all)."""
-    return (worker.worker_id for worker in model.workers if allowed is None or worker.worker_id in allowed)
-
-
-def _without(model: Model, allowed: Container[str] | None, excluded: Excluded) -> set[str]:
-    return {name for name in _names(model, allowed) if name not in excluded}
-
-
-def _most_urgent(models: Mapping[str, Model], now: float) -> str:
-    """Of models that may share workers."""
-    return max(models, key=lambda name: models[name].queue.urgency(now=now))

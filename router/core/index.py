@@ -10,7 +10,7 @@ For each worker the blocks are bounded by its KV capacity. Not handled: blocks o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, count
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from .chains import Chains
 from .told import Told
 
 # Blocks by worker number.
-Depths = NDArray[np.int32]
+Depths = NDArray[np.float64]
 
 # Up to so many workers are noted one by one; more through an array.
 _FEW = 4
@@ -80,9 +80,12 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[int]) -> Depths:
         """By worker number: how many blocks the worker holds from the start of the chain."""
-        depths = np.zeros(self._size, np.int32)
-        for bits, depth in chain(self._chains.match(hashes), self._told.match(hashes)):
+        depths = np.zeros(self._size)
+        for bits, depth in self._chains.match(hashes):
             self._note(bits, depth, depths)
+        if self._told:
+            for bits, depth in self._told.match(hashes):
+                self._note(bits, depth, depths)
         return depths
 
     def blocks(self, worker_id: str) -> int:
@@ -108,6 +111,9 @@ class PrefixIndex:
             while bits:
                 depths[(bits & -bits).bit_length() - 1] = depth
                 bits &= bits - 1
+            return
+        if bits == (1 << self._size) - 1:
+            depths.fill(depth)
             return
         packed = np.frombuffer(bits.to_bytes((self._size + 7) // 8, "little"), np.uint8)
         depths[np.unpackbits(packed, count=self._size, bitorder="little").view(np.bool_)] = depth

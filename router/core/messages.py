@@ -54,6 +54,7 @@ class Request:
     prompt_tokens: int
     # Completion tokens to reckon with for each choice, >= 1.
     expected_tokens: int
+    # An array is looked through, and copied, the fastest.
     block_hashes: Sequence[int]
     queued_at: float
     # The request leaves the queue at this time.

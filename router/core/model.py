@@ -51,7 +51,7 @@ class Model:
         self.demand = Demand()
         self._fleet = fleet
         # By the order of `workers`: ids, rows in the fleet's table, numbers in the index, and tokens of a block.
-        self._names: Sequence[str] = ()
+        self.names: Sequence[str] = ()
         self._columns = Columns(fleet, ())
         self._numbers: Rows | slice = slice(0)
         self._block_sizes: Floats = np.empty(0)
@@ -101,8 +101,10 @@ class Model:
         columns = self._columns
         columns.read()
         readings = columns.now
-        kv_tokens = readings.kv_growth_share * (request.expected_tokens * request.num_choices) + request.prompt_tokens
-        (places,) = ((kv_tokens <= readings.kv_room) & (readings.room >= request.num_choices)).nonzero()
+        # Floats, as columns are: for an integer NumPy makes an array of its own first.
+        prompt_tokens, num_choices = float(request.prompt_tokens), float(request.num_choices)
+        kv_tokens = readings.kv_growth_share * (request.expected_tokens * num_choices) + prompt_tokens
+        (places,) = ((kv_tokens <= readings.kv_room) & (readings.room >= num_choices)).nonzero()
         if allowed is not None:
             places = np.array([at for at in places.tolist() if self.workers[at].worker_id in allowed], np.intp)
         if not len(places):
@@ -113,7 +115,7 @@ class Model:
             request,
             self.workers,
             columns,
-            names=self._names,
+            names=self.names,
             predicted_tokens=predicted,
             mean_load=load / num_open,
             utilisation=self.demand.per_second(now=now) / rate,
@@ -135,9 +137,9 @@ class Model:
 
     def _arrange(self) -> None:
         """The workers, or what they say of themselves, have changed."""
-        self._names = tuple(worker.worker_id for worker in self.workers)
+        self.names = tuple(worker.worker_id for worker in self.workers)
         self._columns = Columns(self._fleet, [worker.row for worker in self.workers])
-        self._numbers = neighbours([self.index.number(name) for name in self._names])
+        self._numbers = neighbours([self.index.number(name) for name in self.names])
         self._block_sizes = np.array([worker.info.models[self.name] for worker in self.workers], np.float64)
         self._ones = np.ones(len(self.workers))
 

@@ -33,6 +33,8 @@ class DrainRate:
 
     def waits(self, somebody: bool, *, now: float) -> None:
         """Whether somebody waits from now on."""
+        if not (somebody or self._is_waited_for):
+            return
         self._move(now)
         self._is_waited_for = somebody
 

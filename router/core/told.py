@@ -46,6 +46,9 @@ class Told:
         self._holders: dict[int, _Holder] = {}
         self._masks: dict[int, int] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._holders)
+
     def __contains__(self, number: int) -> bool:
         return number in self._holders
 

@@ -160,7 +160,7 @@ class Worker:
         """
         books, info = self.books, self.info
         is_open = self.status is WorkerStatus.READY and self.breaker.admits
-        load = books.load
+        load, max_running = books.load, info.max_running
         growth_share = self.mean_length_share * _GROWING_SHARE
         promised = self.report.kv_used_tokens + books.uncached_tokens + books.expected_completion_tokens * growth_share
         kv_total = self.kv_total_tokens or inf
@@ -169,23 +169,24 @@ class Worker:
         elif load:
             room = self.slots_now - load
         else:
-            room = info.max_running + info.max_waiting
+            room = max_running + info.max_waiting
+        # By place, in the order of Reading: by name it takes twice as long.
         return Reading(
-            is_open=is_open,
-            open_load=load if is_open else 0,
-            open_rate=self.prefill_rate if is_open else 0.0,
-            load=load,
-            room=room,
-            batch_room=info.max_running - load,
-            kv_room=kv_total - promised if load else inf,
-            kv_promised=promised,
-            kv_share=promised / kv_total,
-            kv_growth_share=growth_share,
-            pending_tokens=books.pending_tokens,
-            ms_per_token=_MS / self.prefill_rate,
-            crowding=min(1.0, load / info.max_running),
-            slot_ms=_MS * self.mean_lease_s / info.max_running,
-            trust=self.trust,
+            is_open,
+            load if is_open else 0,
+            self.prefill_rate if is_open else 0.0,
+            load,
+            room,
+            max_running - load,
+            kv_total - promised if load else inf,
+            promised,
+            promised / kv_total,
+            growth_share,
+            books.pending_tokens,
+            _MS / self.prefill_rate,
+            load / max_running if load < max_running else 1.0,
+            _MS * self.mean_lease_s / max_running,
+            self.trust,
         )
 
     def _derive(self) -> None:

@@ -40,7 +40,7 @@ class Pool:
         self.table = columns.table
         self.now = columns.now
         # As far as each worker's index is to be trusted. The last token of a prompt is always computed.
-        self.cached_tokens: Floats = np.minimum(predicted_tokens * self.now.trust, request.prompt_tokens - 1)
+        self.cached_tokens: Floats = np.minimum(predicted_tokens * self.now.trust, request.prompt_tokens - 1.0)
         self.mean_load = mean_load
         self.utilisation = utilisation
         # Blocks that the index holds for a worker.
@@ -60,7 +60,7 @@ class Candidates:
         else:
             self.now = Reading(*pool.table.take(places, axis=1))
             self.cached_tokens = pool.cached_tokens[places]
-        self.uncached_tokens: Floats = request.prompt_tokens - self.cached_tokens
+        self.uncached_tokens: Floats = float(request.prompt_tokens) - self.cached_tokens
 
     def __len__(self) -> int:
         return len(self.places)

@@ -31,7 +31,7 @@ class Least:
     def pick(self, candidates: Candidates, costs: Floats, rng: Rng) -> int:
         least = costs.item(costs.argmin())
         (best,) = (costs <= least + abs(least) * _TIE_SHARE).nonzero()
-        return int(best[int(rng.random() * len(best))]) if len(best) > 1 else int(best[0])
+        return best.item(int(rng.random() * len(best)) if len(best) > 1 else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..fleet import Floats, Reading
+from ..fleet import Floats
 from ..messages import MOST_EXPLAINED, Considered
 from ..worker import Worker
 from .candidates import Candidates
@@ -64,7 +64,7 @@ class Policy:
             places, cached_tokens, terms = places[best], cached_tokens[best], [term[best] for term in terms]
         return Decision(
             worker=candidates.worker(chosen),
-            cached_tokens=int(candidates.cached_tokens[chosen]),
+            cached_tokens=int(candidates.cached_tokens.item(chosen)),
             ttft_s=_ttft_s(candidates, chosen),
             considered=Considered(
                 self.name,
@@ -98,10 +98,11 @@ def _weighted(costs: Floats, weight: float) -> Floats:
 
 def _ttft_s(candidates: Candidates, chosen: int) -> float:
     """Seconds to the first token, by what the scorers `wait` and `work` reckon with."""
-    now: Reading[float] = Reading(*candidates.pool.table[:, candidates.places[chosen]].tolist())
-    tokens = now.pending_tokens + candidates.uncached_tokens.item(chosen)
-    beyond = max(0.0, candidates.request.num_choices - now.batch_room)
-    return ((1.0 + DECODE_SHARE * now.crowding) * tokens * now.ms_per_token + beyond * now.slot_ms) / 1_000.0
+    now = candidates.now
+    tokens = now.pending_tokens.item(chosen) + candidates.uncached_tokens.item(chosen)
+    beyond = max(0.0, candidates.request.num_choices - now.batch_room.item(chosen))
+    beside = 1.0 + DECODE_SHARE * now.crowding.item(chosen)
+    return (beside * tokens * now.ms_per_token.item(chosen) + beyond * now.slot_ms.item(chosen)) / 1_000.0
 
 
 # Beside any rule that would send all siblings of a prefix to one worker: nobody gets twice the mean.

@@ -32,10 +32,12 @@ class Wait:
     decode_share: float = DECODE_SHARE
 
     def costs(self, candidates: Candidates) -> Floats:
-        now = candidates.now
+        now, num_choices = candidates.now, candidates.request.num_choices
         beside = self.decode_share * now.crowding * (now.pending_tokens + candidates.uncached_tokens)
-        beyond = np.maximum(0.0, candidates.request.num_choices - now.batch_room)
-        return (now.pending_tokens + beside) * now.ms_per_token + beyond * now.slot_ms
+        costs = (now.pending_tokens + beside) * now.ms_per_token
+        if now.batch_room.min() < num_choices:
+            costs += np.maximum(0.0, num_choices - now.batch_room) * now.slot_ms
+        return costs
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferway.errors import Reason
-from router.core.dispatcher import BreakerTurned, Dispatcher
+from router.core.dispatcher import Dispatcher
 from router.core.health import BreakerState, HealthRules
 from router.core.messages import (
     Action,
@@ -25,6 +25,7 @@ from router.core.messages import (
 )
 from router.core.placement.routing import routing_of
 from router.core.queue import QueueLimits
+from router.core.recovery import BreakerTurned
 
 OK, FAILED, CANCELLED, REFUSED = (
     ReleaseOutcome.OK,
@@ -429,7 +430,10 @@ _EVENTS = st.one_of(
 @given(events=st.lists(_EVENTS, max_size=60), seed=st.integers(0, 1_000))
 @settings(max_examples=200, deadline=None)
 def test_no_order_of_events_wedges_a_worker(events: list[tuple[str, object]], seed: int) -> None:
-    """One probe at most runs on a worker on trial, none on an open one; in the end both are back and serve."""
+    """One probe at most runs on a worker on trial, none on an open one; in the end both are back and serve.
+
+    The machine wants to be woken whenever the health of a worker changes.
+    """
     router, rng = Router(replace(RULES, failures_to_open=1)), Random(seed)
     leases: dict[int, Dispatch] = {}
     opened_at: dict[str, float] = {}
@@ -450,6 +454,9 @@ def test_no_order_of_events_wedges_a_worker(events: list[tuple[str, object]], se
                 assert len(new) <= 1
             elif worker.breaker.state is BreakerState.OPEN:
                 assert not new
+        wakings = [worker.next_health_deadline for worker in router.machine.workers()]
+        first = min((waking for waking in wakings if waking is not None), default=None)
+        assert first is None or router.machine.next_deadline() == first, "requests wait for longer than that"
 
     for name in "ab":
         router.up(name)
