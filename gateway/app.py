@@ -46,6 +46,7 @@ from .metrics import Metrics
 from .middleware import Front, Routes
 from .openapi import PATH as OPENAPI
 from .openapi import make_openapi
+from .pulse import beat
 from .router_client import Ask
 from .routes.chat import make_chat
 from .routes.completions import make_completions
@@ -84,6 +85,7 @@ class Gateway:
         self._config = config
         registry = Registry("gateway")
         self._metrics = Metrics(registry)
+        self._metrics.follow(config.follows)
         token = grpc_util.InternalToken(config.internal_token, config.internal_token_file)
         gateway_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._tracer = Tracer("gateway", config, registry, instance_id=gateway_id)
@@ -186,6 +188,8 @@ class Gateway:
                 group.create_task(self._accounting.run()),
                 group.create_task(self._admin.run()),
             ]
+            if self._config.pulse_fd is not None:
+                parts.append(group.create_task(beat(self._config.pulse_fd)))
             if self._admin_listener is not None:
                 await web.SockSite(admin_runner, self._admin_listener).start()
             if self._config.listen_fd is not None:

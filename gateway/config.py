@@ -23,6 +23,11 @@ class Config:
     )
     listen_fd: int | None = option(None, "inherited listening socket instead of --listen; set by the parent process")
     processes: int = option(1, "processes that share the listening socket", minimum=1, maximum=64)
+    process_stall_s: float = option(
+        20.0, "of several processes, one whose event loop stands still for this time is killed", unit="s", minimum=1.0
+    )
+    pulse_fd: int | None = option(None, "inherited pipe on which to say that the loop turns; set by the parent process")
+    follows: str = option("", "how the process before this one ended, died or stalled; set by the parent process")
     routers: tuple[str, ...] = option((), "gRPC addresses of the routers, host:port, comma-separated", check=peer)
     workers: tuple[str, ...] = option(
         (), "gRPC addresses of workers known before any router has named them", check=peer

@@ -15,6 +15,10 @@ _MODELS = 500
 _FLUSHES_A_PROCESS = 5
 
 
+# How a process may end that is replaced.
+DIED, STALLED = "died", "stalled"
+
+
 class Metrics:
     """One instance a process; `flush` about once a second."""
 
@@ -67,9 +71,19 @@ class Metrics:
         self._settings = counter("settings_versions", "New versions of files of settings.", "file", "outcome")
         self.sessions = gauge("worker_sessions", "Workers with an open session.")
         self.routers = gauge("routers_connected", "Routers with an open stream.")
+        self._process_ends = counter(
+            "process_ends", "Processes, of several that share a port, which ended unasked or hung.", "reason"
+        )
+        for reason in (DIED, STALLED):
+            self._process_ends.labels(reason)
         self.loop_lag = histogram(
             "event_loop_lag_seconds", "How late a timer of the event loop fired.", buckets=GAP_BUCKETS
         )
+
+    def follow(self, ended: str) -> None:
+        """This process stands in for one that has DIED or STALLED; empty: for none."""
+        if ended:
+            self._process_ends.labels(ended).inc()
 
     def settings_file(self, file: str) -> Callable[[bool], None]:
         """What counts the versions of a file of settings, whether they are in force or were refused."""

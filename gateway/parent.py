@@ -1,8 +1,9 @@
 """The parent of several gateway processes: owns the listening sockets, starts children by exec, and never serves.
 
 Children share the sockets, one directory of metrics, so that any of them answers for all, and the secrets, which one
-that starts after a rotation would otherwise derive differently. A child that dies is replaced; a signal to the
-parent reaches all, and so does its death: what it leaves behind would hold the port against its successor.
+that starts after a rotation would otherwise derive differently. A child that dies is replaced, one that hangs is killed
+first; a signal to the parent reaches all, and so does its death: what it leaves behind would hold the port against its
+successor.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from .admin.credentials import admin_credentials
 from .config import CACHE_SECRET_VARIABLE, KEY_SECRET_VARIABLE, Config
 from .directory.access import tenants_file
 from .listener import open_admin_listener, open_listener, shown_addresses
+from .metrics import DIED, STALLED
+from .pulse import BEAT_S, Pulse
 from .shared_secrets import cache_secret, key_secret
 
 log = logging.getLogger(__name__)
@@ -104,16 +107,22 @@ class Parent:
     ) -> None:
         """`inherited` has the sockets' numbers by the flags that name them."""
         environ = {**environ, metrics.MULTIPROC_SLOT: str(slot)}
-        flags = [word for flag, number in inherited.items() for word in (flag, str(number))]
+        follows = ""
         while not signals.stop.is_set():
+            pulse = Pulse(self._config.process_stall_s)
+            given = {**inherited, "--pulse-fd": pulse.child_fd}
+            flags = [word for flag, number in given.items() for word in (flag, str(number))]
             child = await asyncio.create_subprocess_exec(
-                *tethered([sys.executable, "-m", "gateway", *self._argv, *flags]),
-                pass_fds=list(inherited.values()),
+                *tethered([sys.executable, "-m", "gateway", *self._argv, *flags, "--follows", follows]),
+                pass_fds=list(given.values()),
                 env=environ,
             )
+            pulse.child_has_it()
             self._children.add(child)
-            if not await unless(signals.stop, child.wait()):
+            if not await unless(signals.stop, self._watch(child, pulse)):
                 await self._end(child, signals)
+            pulse.close()
+            follows = STALLED if pulse.has_stalled else DIED
             self._children.discard(child)
             metrics.forget_process(slot, directory)
             if not signals.stop.is_set():
@@ -125,6 +134,20 @@ class Parent:
                     signals.stop.set()
                     return
                 await unless(signals.stop, asyncio.sleep(_RESTART_S))
+
+    async def _watch(self, child: asyncio.subprocess.Process, pulse: Pulse) -> None:
+        """Until it has ended, of itself or because it hung."""
+        ended = asyncio.ensure_future(child.wait())
+        try:
+            while not ended.done():
+                await asyncio.wait({ended}, timeout=BEAT_S)
+                if pulse.listen() and not ended.done():
+                    silent_s = self._config.process_stall_s
+                    logs.event(log, "process_stalled", pid=child.pid, silent_s=silent_s, level=logging.ERROR)
+                    child.kill()
+                    await ended
+        finally:
+            ended.cancel()
 
     async def _end(self, child: asyncio.subprocess.Process, signals: StopSignals) -> None:
         """Let it drain and close. One that hangs is killed: it would hold up this process, and the port after it."""

@@ -38,7 +38,8 @@ _CHART_SAYS: Mapping[str, set[str]] = {
     "gateway": _SECRETS
     | _ADMIN
     | _TRACING
-    | {"listen", "listen_fd", "routers", "workers", "insecure", "models", "tenants", "redis", "gateways", "spool_dir"},
+    | {"listen", "listen_fd", "pulse_fd", "follows", "routers", "workers", "insecure", "models", "tenants", "redis"}
+    | {"gateways", "spool_dir"},
     "router": _SECRETS
     | _TRACING
     | {"listen", "ops_listen", "name", "workers", "insecure", "routing"}

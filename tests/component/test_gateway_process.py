@@ -19,7 +19,7 @@ from gateway.parent import Parent
 from inferway.config import load
 from inferway.service import CannotStart
 from tests.support.client import send
-from tests.support.probes import http_json
+from tests.support.probes import http_json, metric
 from tests.support.processes import ROOT, Process, start_worker
 from tests.support.waiting import wait_until
 
@@ -91,6 +91,37 @@ def test_a_parent_ends_when_no_child_can_start(tmp_path: Path) -> None:
         second.kill()
         assert gateway.popen.wait(LIMIT_S) == 2
         assert not any(map(psutil.Process.is_running, (first, second)))
+
+
+@pytest.mark.slow
+def test_a_child_that_hangs_is_replaced() -> None:
+    """After its time, and not when the whole machine has stood still; it is counted, and so is one that dies."""
+    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", "--process-stall-s", "2")
+    with Process("gateway", *flags) as gateway:
+        parent = psutil.Process(gateway.pid)
+        url = f"http://{gateway.address}"
+        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+        children = parent.children()
+        wait_until(lambda: http_json(f"{url}/health")[0] == 200, LIMIT_S, "they serve")
+        standing = [*children, parent]
+        for process in standing:
+            process.suspend()
+        time.sleep(4)
+        for process in reversed(standing):
+            process.resume()
+        time.sleep(2)
+        assert parent.children() == children
+        children[0].suspend()
+        wait_until(lambda: gateway.events("process_stalled"), LIMIT_S, "it is noticed")
+        assert [event["pid"] for event in gateway.events("process_stalled")] == [children[0].pid]
+        children[1].kill()
+
+        def ends(reason: str) -> float:
+            return metric(f"{url}/metrics", f'inferway_gateway_process_ends_total{{reason="{reason}"}}')
+
+        wait_until(lambda: len({*parent.children()} - {*children}) == 2, LIMIT_S, "others")
+        wait_until(lambda: (ends("stalled"), ends("died")) == (1, 1), LIMIT_S, "they are counted")
+        assert gateway.stop() == 0
 
 
 @pytest.mark.slow
