@@ -157,7 +157,7 @@ class Generation:
             return
         self._state = _State.ENDED
         self._attempt_over(error.reason)
-        self._let_go(outcome, died=died)
+        self._let_go(outcome, error.reason, died=died)
         for future in (self.started, self.ended):
             if not future.done():
                 future.set_exception(error)
@@ -234,7 +234,7 @@ class Generation:
         self._attempt_over(error.reason)
         self._metrics.retries.labels(error.reason.label).inc()
         self._moves.failed(run.grant.worker_id, error, session_broke=session_broke)
-        self._let_go(outcome_of(error), died=died)
+        self._let_go(outcome_of(error), error.reason, died=died)
         self._submit()
 
     def choice_counted(self) -> None:
@@ -350,25 +350,28 @@ class Generation:
             return
         choice = next(choice for choice in run.choices if choice.key)
         # Unlike a choice whose failure the session has told, this one is still listened to.
-        run.session.abort(choice.key)
+        run.session.abort(choice.key, reason=Reason.WORKER_FAILED)
         error = ApiError(Reason.WORKER_FAILED, "The worker did not begin to answer in time.")
         self.choice_failed(choice, error, stalled=True)
 
     # Giving back.
 
-    def _let_go(self, outcome: ReleaseOutcome, *, died: bool = False) -> None:
-        """The queue place, or the choices and the lease; also sums up what was produced."""
+    def _let_go(self, outcome: ReleaseOutcome, reason: Reason | None = None, *, died: bool = False) -> None:
+        """The queue place, or the choices and the lease; also sums up what was produced.
+
+        `reason`: why choices that still run are stopped; None: the caller has left.
+        """
         if self._ticket is not None:
             self._routing.cancel(self._ticket)
             self._ticket = None
         run, self._run = self._run, None
         has_ended = self._state is _State.ENDED
         if run is not None:
-            self._stop(run, outcome, died=died, is_last=has_ended)
+            self._stop(run, outcome, reason, died=died, is_last=has_ended)
         if has_ended:
             self._tell_counted()
 
-    def _stop(self, run: _Run, outcome: ReleaseOutcome, *, died: bool, is_last: bool) -> None:
+    def _stop(self, run: _Run, outcome: ReleaseOutcome, reason: Reason | None, *, died: bool, is_last: bool) -> None:
         running = [choice for choice in run.choices if choice.key]
         if is_last:
             self._last_run = run
@@ -377,7 +380,7 @@ class Generation:
             run.session.settled(run.keys)
         for choice in running:
             key, choice.key = choice.key, 0
-            run.session.abort(key, choice.on_counted if is_last else None)
+            run.session.abort(key, choice.on_counted if is_last else None, reason=reason)
         self.usage = sum_usage(run.choices, len(self._plan.prompt_token_ids))
         run.grant.give_back(outcome, self.usage.completion_tokens, died=died)
 

@@ -152,14 +152,16 @@ class WorkerSession:
         self._outbox_filled.set()
         return keys
 
-    def abort(self, key: int, counted: Counted | None = None) -> None:
-        """Stop a choice; its listener hears nothing more. Unknown keys are ignored.
+    def abort(self, key: int, counted: Counted | None = None, *, reason: Reason | None = None) -> None:
+        """Stop a choice; its listener hears nothing more. Unknown keys are ignored. `reason` None: its caller has left.
 
         `counted` is called once: with the final count when the worker tells it, or with None when the session breaks
         or does not know the key (any more). It must not raise.
         """
         if self._listeners.pop(key, None) is not None and self.connected:
             self._outbox[-1].aborts.append(key)
+            if reason is not None:
+                self._outbox[-1].abort_reasons[key] = reason.label
             self._outbox_filled.set()
             if counted is not None:
                 self._counted[key] = counted
@@ -304,7 +306,7 @@ class WorkerSession:
                 except Exception:
                     # A fault of ours in one request must not end the streams of all others.
                     log.exception("delta_failed")
-                    self.abort(delta.key)
+                    self.abort(delta.key, reason=Reason.INTERNAL_ERROR)
                     listener.on_error(ApiError(Reason.INTERNAL_ERROR, "An internal error occurred."))
 
     def _count(self, delta: worker_pb2.Delta) -> None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferway import logs
-from inferway.errors import OK, ApiError, Reason
+from inferway.errors import OK, OUTCOMES, ApiError, Reason
 
 from .core.admission import check, check_settlement
 from .core.choice import Choice, Delta
@@ -149,11 +149,14 @@ class Runtime:
             now = self._clock()
             self._trace(request, error.reason.label, now, now)
 
-    def abort(self, session: GatewaySession, gateway_key: int) -> None:
-        """Stop a choice; its last delta comes with the engine's answer. Unknown keys are ignored."""
+    def abort(self, session: GatewaySession, gateway_key: int, reason: str = "") -> None:
+        """Stop a choice; its last delta comes with the engine's answer. Unknown keys are ignored.
+
+        `reason` is the outcome to tell; one that is unknown or empty: its caller has left.
+        """
         live = session.live.get(gateway_key)
-        if live is not None and not live.is_aborting:
-            live.is_aborting = True
+        if live is not None and not live.aborted_for:
+            live.aborted_for = reason if reason in OUTCOMES else Reason.CLIENT_CLOSED_REQUEST.label
             self._engine.abort(live.engine_key)
 
     def settle(self, session: GatewaySession, gateway_keys: Sequence[int]) -> None:
@@ -335,7 +338,7 @@ class Runtime:
                     live.prefill_at = live.started_at + output.queue_s
                 self._metrics.cached_tokens[live.request.model] += live.choice.cached_tokens
             if delta.finish_reason is not None or delta.error is not None:
-                self._end(live, _outcome(delta), now)
+                self._end(live, _outcome(delta, live), now)
                 if delta.must_abort:
                     self._engine.abort(live.engine_key)
             if live.session.is_open:
@@ -435,7 +438,9 @@ class Runtime:
             watcher.wake.set()
 
 
-def _outcome(delta: Delta) -> str:
+def _outcome(delta: Delta, live: Live) -> str:
     if delta.error is not None:
         return delta.error.reason.label
-    return Reason.CLIENT_CLOSED_REQUEST.label if delta.finish_reason is FinishReason.ABORTED else OK
+    if delta.finish_reason is FinishReason.ABORTED:
+        return live.aborted_for or Reason.CLIENT_CLOSED_REQUEST.label
+    return OK

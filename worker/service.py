@@ -181,7 +181,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
                 stop = list(generate.sampling.stop)
                 self._runtime.generate(session, generate.key, _request(generate), stop, generate.settlement)
             for key in request.aborts:
-                self._runtime.abort(session, key)
+                self._runtime.abort(session, key, request.abort_reasons.get(key, ""))
             if request.settled:
                 self._runtime.settle(session, request.settled)
             if request.orphans_booked:

@@ -26,7 +26,8 @@ class Live:
     # Monotonic seconds; 0 = not reached, or not known.
     prefill_at: float = 0.0
     first_output_at: float = 0.0
-    is_aborting: bool = False
+    # Outcome of one that is being aborted; empty: it is not.
+    aborted_for: str = ""
     is_settled_later: bool = False
 
 

@@ -357,6 +357,9 @@ async def test_the_drain_limit_cuts_with_an_error_event(scripts: str) -> None:
         assert json.loads(stream.payloads()[-2])["error"]["code"] == "shutting_down"
         assert stream.payloads()[-1] == b"[DONE]"
         assert await asyncio.to_thread(mesh.gateway.popen.wait, 10) == 0
+        # The worker counts the same.
+        metrics = f"http://{mesh.workers[0].ops_address}/metrics"
+        await until(lambda: metric(metrics, 'inferway_worker_outcomes_total{outcome="shutting_down"}') == 1)
 
 
 @pytest.fixture(scope="module")

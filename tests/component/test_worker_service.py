@@ -119,6 +119,26 @@ async def test_an_abort_is_answered_and_frees_the_slot(mesh: Mesh, session: Sess
     assert aborted["tokens"] == last.usage.completion_tokens
 
 
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        ("", "client_closed_request"),
+        ("killed", "killed"),
+        ("from_a_later_version", "client_closed_request"),
+    ],
+)
+async def test_an_abort_may_say_why(mesh: Mesh, session: Session, reason: str, outcome: str) -> None:
+    """Without a reason, or with one that is not known, the caller has left; a label of a metric is none of a peer's."""
+    generate = mesh.generate("never")
+    reasons = {generate.key: reason} if reason else {}
+    await session.send([generate], aborts=[generate.key], abort_reasons=reasons)
+    await session.end_of(generate.key)
+    page = await _metrics(mesh.app)
+    assert [line for line in page.splitlines() if line.startswith("inferway_worker_outcomes_total")] == [
+        f'inferway_worker_outcomes_total{{outcome="{outcome}"}} 1.0'
+    ]
+
+
 async def test_ends_are_recorded_where_asked_for(tmp_path: Path) -> None:
     """One line for each choice, with all tokens that were made for it: at a script's end, an error, a stop string."""
     async with running(tmp_path, record_ends=True) as mesh:
@@ -340,6 +360,11 @@ async def _get(app: App, path: str) -> tuple[int, Any]:
         return response.status, await response.json()
 
 
+async def _metrics(app: App) -> str:
+    async with aiohttp.ClientSession() as client, client.get(f"http://{app.ops_address}/metrics") as response:
+        return await response.text()
+
+
 async def test_watch_reports_load_and_its_fall_after_an_abort(mesh: Mesh, session: Session) -> None:
     """A full report at once, then the load as it changes; leases are listed while they run."""
     reports: list[worker_pb2.WorkerReport] = []
@@ -542,8 +567,7 @@ async def test_metrics_count_tokens_and_outcomes(mesh: Mesh, session: Session) -
     generate = mesh.generate("hello")
     await session.send([generate])
     await session.end_of(generate.key)
-    async with aiohttp.ClientSession() as client, client.get(f"http://{mesh.app.ops_address}/metrics") as response:
-        text = await response.text()
+    text = await _metrics(mesh.app)
     for name in (
         "inferway_worker_num_requests_running",
         "inferway_worker_num_requests_waiting",

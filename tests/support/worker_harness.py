@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Session:
         aborts: Iterable[int] = (),
         gateway_id: str = "g",
         *,
+        abort_reasons: Mapping[int, str] | None = None,
         settled: Iterable[int] = (),
         orphans_booked: Iterable[int] = (),
     ) -> None:
@@ -66,6 +67,7 @@ class Session:
                 gateway_id=gateway_id,
                 generates=generates,
                 aborts=aborts,
+                abort_reasons=abort_reasons,
                 settled=settled,
                 orphans_booked=orphans_booked,
             )

@@ -98,18 +98,27 @@ class GetTokenizerResponse(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("gateway_id", "generates", "aborts", "settled", "orphans_booked")
+    __slots__ = ("gateway_id", "generates", "aborts", "settled", "orphans_booked", "abort_reasons")
+    class AbortReasonsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATES_FIELD_NUMBER: _ClassVar[int]
     ABORTS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     ORPHANS_BOOKED_FIELD_NUMBER: _ClassVar[int]
+    ABORT_REASONS_FIELD_NUMBER: _ClassVar[int]
     gateway_id: str
     generates: _containers.RepeatedCompositeFieldContainer[Generate]
     aborts: _containers.RepeatedScalarFieldContainer[int]
     settled: _containers.RepeatedScalarFieldContainer[int]
     orphans_booked: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[int]] = ..., orphans_booked: _Optional[_Iterable[int]] = ...) -> None: ...
+    abort_reasons: _containers.ScalarMap[int, str]
+    def __init__(self, gateway_id: _Optional[str] = ..., generates: _Optional[_Iterable[_Union[Generate, _Mapping]]] = ..., aborts: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[int]] = ..., orphans_booked: _Optional[_Iterable[int]] = ..., abort_reasons: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("key", "request_id", "model", "prompt_token_ids", "sampling", "priority", "cache_salt", "choice_index", "lease_id", "traceparent", "logprobs", "constraint", "settlement")
