@@ -143,6 +143,7 @@ class WorkerPool:
         for member in list(self._members.values()):
             if member.is_up and member.worker_id == worker_id:
                 await self._tell_order(member, worker_id)
+                return
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
