@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -48,6 +50,16 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(arguments: tuple[str, ..
     assert "Traceback" not in run.stderr
 
 
+@contextmanager
+def two_processes(*flags: str) -> Iterator[tuple[Process, psutil.Process, str]]:
+    """A gateway of two that serve: its parent's process, how that looks to the system, and its URL."""
+    with Process("gateway", "--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", *flags) as gateway:
+        parent, url = psutil.Process(gateway.pid), f"http://{gateway.address}"
+        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
+        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+        yield gateway, parent, url
+
+
 def test_children_have_the_secret_of_their_parent(tmp_path: Path) -> None:
     """A child that starts after the token was rotated derives the same cache domains as its siblings."""
     tokens = tmp_path / "tokens"
@@ -77,12 +89,7 @@ def test_a_parent_ends_when_no_child_can_start(tmp_path: Path) -> None:
     """While one serves a broken file is waited out; with none left the status is 2, for its supervisor to see."""
     tenants = tmp_path / "tenants.yaml"
     tenants.write_text("tenants: {}\n")
-    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", "--tenants", str(tenants))
-    with Process("gateway", *flags) as gateway:
-        parent = psutil.Process(gateway.pid)
-        url = f"http://{gateway.address}"
-        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
-        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+    with two_processes("--tenants", str(tenants)) as (gateway, parent, url):
         tenants.write_text("tenants: 1\n")
         first, second = parent.children()
         first.kill()
@@ -96,13 +103,8 @@ def test_a_parent_ends_when_no_child_can_start(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_child_that_hangs_is_replaced() -> None:
     """After its time, and not when the whole machine has stood still; it is counted, and so is one that dies."""
-    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", "--process-stall-s", "2")
-    with Process("gateway", *flags) as gateway:
-        parent = psutil.Process(gateway.pid)
-        url = f"http://{gateway.address}"
-        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+    with two_processes("--process-stall-s", "2") as (gateway, parent, url):
         children = parent.children()
-        wait_until(lambda: http_json(f"{url}/health")[0] == 200, LIMIT_S, "they serve")
         standing = [*children, parent]
         for process in standing:
             process.suspend()
@@ -127,12 +129,7 @@ def test_a_child_that_hangs_is_replaced() -> None:
 @pytest.mark.slow
 def test_a_child_that_hangs_is_killed() -> None:
     """The others serve while it hangs; told to stop, their parent ends them all, with 0."""
-    flags = ("--listen", "127.0.0.1:0", "--processes", "2", "--drain-delay-s", "0", "--drain-limit-s", "0")
-    with Process("gateway", *flags) as gateway:
-        parent = psutil.Process(gateway.pid)
-        url = f"http://{gateway.address}"
-        assert http_json(f"{url}/health", timeout_s=LIMIT_S) == (200, {"status": "ok"})
-        wait_until(lambda: _ignore_ctrl_c(parent.children()), LIMIT_S, "children that serve")
+    with two_processes("--drain-limit-s", "0") as (gateway, parent, url):
         children = parent.children()
         children[0].suspend()
         assert {http_json(f"{url}/health")[0] for _ in range(20)} == {200}
